@@ -1,0 +1,198 @@
+package gotsem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+// MaxID is the longest id in bytes. An id is often a header or a path that a
+// stranger chose, and each byte of it lies in the store several times.
+const MaxID = 4096
+
+// Option is a wish of one call of Try, Acquire or Do.
+type Option struct {
+	weight  int
+	maxWait time.Duration
+	kind    uint8
+}
+
+const (
+	optWeight uint8 = iota
+	optMaxWait
+)
+
+// Weight asks for n slots at once, as one lease. Without it a lease has weight 1.
+func Weight(n int) Option { return Option{kind: optWeight, weight: n} }
+
+// MaxWait is the most that Acquire waits in line. When it is over, Acquire
+// answers a *FullError that is ErrFull and ErrWaitTooLong. Try never waits. Zero
+// or less: not at all.
+func MaxWait(d time.Duration) Option { return Option{kind: optMaxWait, maxWait: d} }
+
+// wishes are the options of one call, put together.
+type wishes struct {
+	weight  int
+	maxWait time.Duration // math.MaxInt64: as long as ctx allows
+}
+
+func wishesOf(opts []Option) wishes {
+	w := wishes{weight: 1, maxWait: math.MaxInt64}
+	for _, o := range opts {
+		switch o.kind {
+		case optWeight:
+			w.weight = o.weight
+		case optMaxWait:
+			w.maxWait = max(0, o.maxWait)
+		}
+	}
+	return w
+}
+
+// Try takes a lease if there is room now, and nobody waits for it. It never waits
+// in line; it asks the store once, which takes StoreTimeout at most.
+//
+// No room is a *FullError (ErrFull); ErrTooHeavy, ErrUnavailable (by the outage
+// policy), ErrRecovering, ErrClosed and the ctx's own error are the others.
+func (s *Semaphore) Try(ctx context.Context, id string, opts ...Option) (*Lease, error) {
+	w := wishesOf(opts)
+	if s.known != nil {
+		if full := s.known.full(id, w.weight); full != nil {
+			s.stats.refused.Add(1)
+			s.stats.knownFull.Add(1)
+			return nil, full
+		}
+	}
+	limit, err := s.check(ctx, id, w.weight)
+	if err != nil {
+		return nil, err
+	}
+	s.listen()
+	r := s.request(id, w.weight, limit)
+	defer s.requests.Put(r)
+	return s.settle(ctx, r)
+}
+
+// Do runs f with a lease, and releases it when f returns or panics. f's ctx ends
+// when ctx does, and when the lease is lost, with ErrLeaseLost as its cause.
+func (s *Semaphore) Do(ctx context.Context, id string, f func(ctx context.Context) error, opts ...Option) error {
+	lease, err := s.Acquire(ctx, id, opts...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lease.Release(ctx) }() // what fails here is given back later
+	held, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })
+	defer stop()
+	return f(held)
+}
+
+// check refuses what need not be asked, and finds the limit.
+func (s *Semaphore) check(ctx context.Context, id string, weight int) (limit int, err error) {
+	switch {
+	case s.closed.Load():
+		return 0, ErrClosed
+	case id == "":
+		return 0, errors.New("gotsem: the id is empty: name what is limited, such as a project")
+	case len(id) > MaxID:
+		return 0, fmt.Errorf("gotsem: the id has %d bytes, at most %d are taken: hash what is longer", len(id), MaxID)
+	case weight < 1:
+		return 0, fmt.Errorf("gotsem: %q: weight %d: at least 1", id, weight)
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, fmt.Errorf("gotsem: %q: %w", id, err)
+	}
+	limit, err = s.limits.of(ctx, id)
+	if err != nil {
+		return 0, fmt.Errorf("gotsem: %q: asking for its limit: %w", id, err)
+	}
+	return limit, nil
+}
+
+// request makes a request with a slot id of its own, from the pool.
+func (s *Semaphore) request(id string, weight, limit int) *store.Request {
+	r := s.requests.Get().(*store.Request)
+	*r = store.Request{
+		ID: id, SlotID: s.ids.next(), Weight: weight, Limit: limit,
+		TTL: s.opt.TTL, Owner: s.owner, Grace: s.opt.Grace,
+	}
+	return r
+}
+
+// settle asks the store once about a request that does not wait, and turns the
+// answer into a lease or an error.
+func (s *Semaphore) settle(ctx context.Context, r *store.Request) (*Lease, error) {
+	sent := s.now()
+	d, err := s.guard.acquire(ctx, r)
+	if err != nil {
+		return s.unanswered(ctx, r, err)
+	}
+	s.local.learn(r, d)
+	if d.Outcome == store.Granted {
+		lease := s.lease(ctx, r, d, sent)
+		if lease.trusted(s.now()) {
+			s.keep(lease)
+			return lease, nil
+		}
+		// The process stood still for as long as the grant was good.
+		s.guard.later.add(r.ID, r.SlotID, false)
+		return nil, &unavailable{id: r.ID, cause: errors.New("the answer came after its lease was over")}
+	}
+	return nil, s.refusal(r, d, 0)
+}
+
+// unanswered goes by the outage policy. What the store may have granted is given
+// back in the background.
+func (s *Semaphore) unanswered(ctx context.Context, r *store.Request, err error) (*Lease, error) {
+	s.doubt(r, err)
+	if !errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
+		return nil, err
+	}
+	switch s.opt.Outage {
+	case Open:
+		s.stats.failedOpen.Add(1)
+		return s.openLease(ctx, r), nil
+	case Local:
+		if lease := s.local.admit(ctx, r); lease != nil {
+			s.stats.local.Add(1)
+			return lease, nil
+		}
+	}
+	s.stats.unavailable.Add(1)
+	return nil, err
+}
+
+// doubt gives back what the store may have granted without our hearing of it.
+func (s *Semaphore) doubt(r *store.Request, err error) {
+	var down *unavailable
+	if notAsked := errors.As(err, &down) && down.cause == nil; notAsked || errors.Is(err, store.ErrConfig) {
+		return
+	}
+	s.guard.later.add(r.ID, r.SlotID, true)
+}
+
+// refusal turns a decision that is no grant into an error.
+func (s *Semaphore) refusal(r *store.Request, d store.Decision, waited time.Duration) error {
+	switch d.Outcome {
+	case store.TooHeavy:
+		s.stats.refused.Add(1)
+		return fmt.Errorf("%w: %q: weight %d, limit %d: no release would make room", ErrTooHeavy, r.ID, r.Weight, d.Limit)
+	case store.Recovering:
+		s.stats.recovering.Add(1)
+		return &RecoveringError{ID: r.ID, RetryAfter: d.RetryIn}
+	}
+	s.stats.refused.Add(1)
+	full := &FullError{
+		ID: r.ID, Active: d.Active, Limit: d.Limit, Waiting: d.Waiting, RetryAfter: d.RetryIn,
+		line: d.Outcome == store.LineFull, waited: waited,
+	}
+	if s.known != nil && d.Outcome == store.Full {
+		s.known.learn(full, r.Weight)
+	}
+	return full
+}

@@ -1,0 +1,176 @@
+package gotsem
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+const (
+	backlogMax   = 10_000                 // slots owed to the store; more lapse by themselves
+	backlogBatch = 64                     // given back at a time
+	backlogRetry = 250 * time.Millisecond // until a failed one is tried again
+	backlogAgain = time.Second            // until a doubtful one is given back once more
+)
+
+// backlog gives slots back in the background: those of callers who did not wait
+// for it, and those that the store did not take when it should have. It keeps
+// trying for one TTL; after that the slots have lapsed. Its one goroutine lives
+// while something is owed.
+type backlog struct {
+	guard *guard
+	ttl   time.Duration
+
+	mu      sync.Mutex
+	owed    map[string]*debt // by slot id
+	running bool
+	closing chan struct{}
+	done    chan struct{} // closed when the goroutine ends
+}
+
+type debt struct {
+	id, slotID string
+	due, until time.Duration
+	doubtful   bool // an acquire was not answered: it may reach the store after the release
+	lease      *Lease
+}
+
+func (b *backlog) init(g *guard, ttl time.Duration) {
+	b.guard, b.ttl = g, ttl
+	b.owed = make(map[string]*debt)
+	b.closing = make(chan struct{})
+}
+
+// add owes the store a release.
+func (b *backlog) add(id, slotID string, doubtful bool) {
+	b.put(&debt{id: id, slotID: slotID, doubtful: doubtful})
+}
+
+func (b *backlog) put(d *debt) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.owed) >= backlogMax {
+		return
+	}
+	now := b.guard.now()
+	d.due, d.until = now, now+b.ttl
+	b.owed[d.slotID] = d
+	if !b.running {
+		b.running, b.done = true, make(chan struct{})
+		go b.run(b.done)
+	}
+}
+
+// take returns a debt of id that a lease of the same weight left, and forgets
+// it: whoever takes it goes on with its slot.
+func (b *backlog) take(id string, weight int, now time.Duration) *Lease {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, d := range b.owed {
+		if l := d.lease; l != nil && d.id == id && l.weight == weight && l.trusted(now) {
+			delete(b.owed, d.slotID)
+			return l
+		}
+	}
+	return nil
+}
+
+func (b *backlog) run(done chan struct{}) {
+	defer close(done)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	<-timer.C
+	for {
+		batch, wait, over := b.next()
+		if over {
+			return
+		}
+		if len(batch) == 0 {
+			timer.Reset(wait)
+			select {
+			case <-timer.C:
+			case <-b.closing:
+				b.mu.Lock()
+				for _, d := range b.owed {
+					d.due = 0 // now or never
+				}
+				b.mu.Unlock()
+				time.Sleep(time.Millisecond) // not a spin while the store fails
+			}
+			continue
+		}
+		var all sync.WaitGroup
+		for _, d := range batch {
+			all.Go(func() { b.settle(d) })
+		}
+		all.Wait()
+	}
+}
+
+// next returns what is due, or how long until something is.
+func (b *backlog) next() (batch []*debt, wait time.Duration, over bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.guard.now()
+	wait = backlogAgain
+	for slotID, d := range b.owed {
+		switch {
+		case d.until <= now:
+			delete(b.owed, slotID)
+		case d.due <= now && len(batch) < backlogBatch:
+			batch = append(batch, d)
+		default:
+			wait = min(wait, d.due-now)
+		}
+	}
+	if len(b.owed) == 0 {
+		b.running = false
+		return nil, 0, true
+	}
+	return batch, max(wait, time.Millisecond), false
+}
+
+func (b *backlog) settle(d *debt) {
+	g := b.guard
+	ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
+	defer cancel()
+	freed, err := g.release(ctx, &store.Release{ID: d.id, SlotID: d.slotID})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.owed[d.slotID] != d: // taken meanwhile
+	case err != nil:
+		d.due = g.now() + backlogRetry
+	case d.doubtful && !freed:
+		d.doubtful = false
+		d.due = g.now() + backlogAgain
+	default:
+		delete(b.owed, d.slotID)
+	}
+}
+
+// close waits, for as long as ctx allows, until nothing is owed, and returns what
+// is.
+func (b *backlog) close(ctx context.Context) int {
+	b.mu.Lock()
+	select {
+	case <-b.closing:
+	default:
+		close(b.closing)
+	}
+	running, done := b.running, b.done
+	b.mu.Unlock()
+	if running {
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	left := len(b.owed)
+	clear(b.owed) // they lapse; the goroutine ends
+	return left
+}

@@ -1,0 +1,338 @@
+package gotsem
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+const (
+	keeperLists  = 16 // so that leases that come and go do not meet in one lock
+	renewBatch   = 256
+	renewsFlying = 4 // batches under way
+)
+
+// keeper renews the leases of a semaphore: each at about TTL/3 after its last
+// renewal, all that are due together in batches. One goroutine looks after all
+// of them, and lives while there are some.
+type keeper struct {
+	sem   *Semaphore
+	every time.Duration // between two renewals of one lease
+	tick  time.Duration // what is due within a tick is renewed together
+
+	lists [keeperLists]leaseList
+	slots chan struct{} // batches under way
+
+	running atomic.Bool
+	closed  atomic.Bool
+	nudge   chan struct{} // something is due earlier than it was
+}
+
+// leaseList is a list of leases, sorted by when they are due. The interval is the
+// same for all, so that a new one belongs near the end.
+type leaseList struct {
+	mu          sync.Mutex
+	first, last *Lease
+	_           [40]byte
+}
+
+func (k *keeper) init(s *Semaphore) {
+	k.sem = s
+	k.every = s.opt.TTL / 3
+	k.tick = max(s.opt.TTL/64, time.Millisecond)
+	k.slots = make(chan struct{}, renewsFlying)
+	k.nudge = make(chan struct{}, 1)
+}
+
+func (k *keeper) list(l *Lease) *leaseList {
+	n := len(l.slotID)
+	return &k.lists[l.slotID[n-1]%keeperLists]
+}
+
+// add has l renewed from now on. It returns false if the keeper was closed.
+func (k *keeper) add(l *Lease) bool {
+	// Up to a tenth of jitter, so that what was taken together does not stay
+	// together in all processes.
+	due := k.sem.now() + k.every - rand.N(k.every/10+1)
+	list := k.list(l)
+	list.mu.Lock()
+	list.insert(l, due)
+	list.mu.Unlock()
+	if k.closed.Load() {
+		k.remove(l)
+		return false
+	}
+	k.start()
+	return true
+}
+
+func (k *keeper) start() {
+	if !k.running.Load() && k.running.CompareAndSwap(false, true) {
+		go k.run()
+	}
+}
+
+// remove has l renewed no more. If a renewal of it is under way, it returns a
+// channel that is closed when that is answered.
+func (k *keeper) remove(l *Lease) chan struct{} {
+	list := k.list(l)
+	list.mu.Lock()
+	defer list.mu.Unlock()
+	list.unlink(l)
+	return l.renewing
+}
+
+// suspect has the lease with that slot id renewed at once, to see whether it
+// still is one.
+func (k *keeper) suspect(slotID string) {
+	for i := range k.lists {
+		list := &k.lists[i]
+		list.mu.Lock()
+		for l := list.first; l != nil; l = l.next {
+			if l.slotID == slotID {
+				list.unlink(l)
+				list.insert(l, 0)
+				break
+			}
+		}
+		list.mu.Unlock()
+	}
+	k.wake()
+}
+
+// all has every lease renewed at once.
+func (k *keeper) all() {
+	for i := range k.lists {
+		list := &k.lists[i]
+		list.mu.Lock()
+		for l := list.first; l != nil; l = l.next {
+			l.due = 0
+		}
+		list.mu.Unlock()
+	}
+	k.wake()
+}
+
+func (k *keeper) wake() {
+	select {
+	case k.nudge <- struct{}{}:
+	default:
+	}
+}
+
+func (k *keeper) run() {
+	timer := time.NewTimer(k.every)
+	defer timer.Stop()
+	for {
+		next, some := k.round()
+		if !some || k.closed.Load() {
+			k.running.Store(false)
+			if k.closed.Load() || k.empty() || !k.running.CompareAndSwap(false, true) {
+				return
+			}
+			continue // a lease came while the keeper was leaving
+		}
+		timer.Reset(max(next, k.tick))
+		select {
+		case <-timer.C:
+		case <-k.nudge:
+		case <-k.sem.closing:
+		}
+	}
+}
+
+// empty reports whether no lease is kept.
+func (k *keeper) empty() bool {
+	for i := range k.lists {
+		list := &k.lists[i]
+		list.mu.Lock()
+		first := list.first
+		list.mu.Unlock()
+		if first != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// round sends off what is due, ends what is over, and returns how long until
+// something is due again; some is false if no lease is kept.
+func (k *keeper) round() (next time.Duration, some bool) {
+	now := k.sem.now()
+	next = k.every
+	var due []*Lease
+	var over []*Lease
+	for i := range k.lists {
+		list := &k.lists[i]
+		list.mu.Lock()
+		for l := list.first; l != nil; {
+			some = true
+			after := l.next
+			if l.due > now+k.tick {
+				next = min(next, l.due-now)
+				break
+			}
+			switch trust := time.Duration(l.trust.Load()); {
+			case trust <= now:
+				over = append(over, l)
+			case l.renewing != nil:
+				next = min(next, trust-now) // unanswered: be there when its time is over
+			case l.local.Load() && k.sem.guard.open.Load(): // nobody to renew it with
+				list.unlink(l)
+				list.insert(l, now+k.every)
+			default:
+				l.renewing = make(chan struct{})
+				due = append(due, l)
+				next = min(next, trust-now)
+			}
+			l = after
+		}
+		list.mu.Unlock()
+	}
+	for _, l := range over {
+		l.over()
+	}
+	for len(due) > 0 {
+		n := min(len(due), renewBatch)
+		batch := due[:n:n]
+		select {
+		case k.slots <- struct{}{}:
+			due = due[n:]
+			go func() {
+				defer func() { <-k.slots }()
+				k.renew(batch)
+			}()
+		default: // as many as may be are under way; they are still due
+			for _, l := range due {
+				k.settle(l, now+k.tick, nil)
+			}
+			return k.tick, true
+		}
+	}
+	return next, some
+}
+
+// settle ends a renewal: l is due again at due, unless it was removed meanwhile.
+func (k *keeper) settle(l *Lease, due time.Duration, do func()) {
+	list := k.list(l)
+	list.mu.Lock()
+	if l.renewing != nil {
+		close(l.renewing)
+		l.renewing = nil
+	}
+	if l.kept {
+		list.unlink(l)
+		list.insert(l, due)
+		if do != nil {
+			do()
+		}
+	}
+	list.mu.Unlock()
+}
+
+// renew renews a batch.
+func (k *keeper) renew(batch []*Lease) {
+	s := k.sem
+	sent := s.now()
+	rs := make([]store.Renewal, len(batch))
+	for i, l := range batch {
+		rs[i] = s.renewal(l, sent)
+	}
+	answers := s.guard.renew(context.Background(), rs)
+	now := s.now()
+	s.stats.renewals.Add(uint64(len(batch)))
+	soon := now + max(k.every/10, k.tick)
+	for i, l := range batch {
+		switch a := answers[i]; {
+		case a.Err != nil: // broken: tried again while there is trust
+			k.settle(l, min(soon, time.Duration(l.trust.Load())), nil)
+		case a.Kept == store.Lost:
+			k.settle(l, soon, nil)
+			l.lose("the store does not know it any more")
+		default:
+			if a.Kept == store.PutBack {
+				s.stats.putBack.Add(1)
+			}
+			trust := sent + s.opt.TTL - margin(s.opt.TTL)
+			k.settle(l, now+k.every-rand.N(k.every/10+1), func() {
+				s.local.registered(l)
+				l.trust.Store(int64(trust))
+			})
+		}
+	}
+	k.wake()
+}
+
+// renewal asks for more time for l.
+func (s *Semaphore) renewal(l *Lease, now time.Duration) store.Renewal {
+	return store.Renewal{
+		ID: l.id, SlotID: l.slotID, TTL: s.opt.TTL, Weight: l.weight, Fence: l.fence, Owner: s.owner,
+		Trust: max(0, time.Duration(l.trust.Load())-now), Grace: s.opt.Grace, Register: l.local.Load(),
+	}
+}
+
+// close ends every lease. Its slots are given back in the background, which Close
+// waits for.
+func (k *keeper) close() {
+	k.closed.Store(true)
+	var all []*Lease
+	for i := range k.lists {
+		list := &k.lists[i]
+		list.mu.Lock()
+		for list.first != nil {
+			all = append(all, list.first)
+			list.unlink(list.first)
+		}
+		list.mu.Unlock()
+	}
+	for _, l := range all {
+		if l.end(ended) {
+			k.sem.local.ended(l)
+			k.sem.guard.later.add(l.id, l.slotID, false)
+		}
+	}
+}
+
+// insert puts l where it belongs by due.
+func (t *leaseList) insert(l *Lease, due time.Duration) {
+	l.due, l.kept = due, true
+	before := t.last
+	if t.first != nil && due <= t.first.due {
+		before = nil // retries and suspects: no walk over all the others
+	}
+	for before != nil && before.due > due {
+		before = before.prev
+	}
+	l.prev = before
+	if before != nil {
+		l.next, before.next = before.next, l
+	} else {
+		l.next, t.first = t.first, l
+	}
+	if l.next != nil {
+		l.next.prev = l
+	} else {
+		t.last = l
+	}
+}
+
+func (t *leaseList) unlink(l *Lease) {
+	if !l.kept {
+		return
+	}
+	if l.prev != nil {
+		l.prev.next = l.next
+	} else {
+		t.first = l.next
+	}
+	if l.next != nil {
+		l.next.prev = l.prev
+	} else {
+		t.last = l.prev
+	}
+	l.prev, l.next, l.kept = nil, nil, false
+}

@@ -1,0 +1,225 @@
+package gotsem
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+// Lease is slots held for a time. It is renewed until it is released. It is
+// believed only until the sending of its last good renewal + TTL - margin, by
+// this process's monotonic clock; the store, whose count began later, keeps the
+// slots a little longer than that.
+type Lease struct {
+	sem    *Semaphore
+	id     string
+	slotID string
+	weight int
+	fence  uint64
+	parent context.Context // for its values
+	open   bool            // admitted without the store, by Outage Open
+
+	trust atomic.Int64 // believed until then, since sem.start; forever while the outage policy keeps it
+	state atomic.Uint32
+
+	mu  sync.Mutex
+	ctx *leaseContext // made when asked for
+
+	// The keeper's.
+	prev, next *Lease
+	due        time.Duration // when to renew
+	kept       bool          // in one of the keeper's lists
+	renewing   chan struct{} // a renewal is under way; closed when it is answered
+	local      atomic.Bool   // admitted or kept in an outage, without the store
+}
+
+// The states of a lease. It goes from held to one of the others, once.
+const (
+	held uint32 = iota
+	released
+	lost
+	ended // by Close
+)
+
+// margin is how much earlier than the store's a lease's own time ends: for two
+// clocks whose rates differ by a thousandth, and for the time from looking at
+// the clock to acting.
+func margin(ttl time.Duration) time.Duration { return max(50*time.Millisecond, ttl/1000) }
+
+// lease makes a lease from a grant that was asked for at sent.
+func (s *Semaphore) lease(ctx context.Context, r *store.Request, d store.Decision, sent time.Duration) *Lease {
+	l := &Lease{sem: s, id: r.ID, slotID: r.SlotID, weight: r.Weight, fence: d.Fence, parent: ctx}
+	l.trust.Store(int64(sent + s.opt.TTL - margin(s.opt.TTL)))
+	return l
+}
+
+// keep has a new lease renewed.
+func (s *Semaphore) keep(l *Lease) {
+	s.stats.granted.Add(1)
+	s.stats.held.Add(1)
+	if !s.keeper.add(l) { // closed meanwhile
+		l.end(ended)
+		s.guard.later.add(l.id, l.slotID, false)
+	}
+}
+
+// forever is the trust of a lease that does not depend on the store for now.
+const forever = time.Duration(1<<63 - 1)
+
+// openLease is what Outage Open admits with.
+func (s *Semaphore) openLease(ctx context.Context, r *store.Request) *Lease {
+	l := &Lease{sem: s, id: r.ID, slotID: sentinel, weight: r.Weight, parent: ctx, open: true}
+	l.trust.Store(int64(forever))
+	s.stats.held.Add(1)
+	return l
+}
+
+// trusted reports whether l may still be believed.
+func (l *Lease) trusted(now time.Duration) bool {
+	return l.state.Load() == held && now < time.Duration(l.trust.Load())
+}
+
+// SlotID returns the slot id that the lease has in the store. Whoever knows it
+// can take the lease away: it does not belong into URLs or logs.
+func (l *Lease) SlotID() string { return l.slotID }
+
+// Weight returns how many slots the lease holds.
+func (l *Lease) Weight() int { return l.weight }
+
+// Fence returns a number that is higher than that of every earlier lease of the
+// id. A resource that remembers the highest it has seen, and refuses lower ones,
+// is safe from a holder that was suspended and does not know that its lease is
+// over. It is 0 if the store was not asked (FailedOpen).
+func (l *Lease) Fence() uint64 { return l.fence }
+
+// FailedOpen reports that the lease was admitted without the store, by the outage
+// policy Open, and holds no slot.
+func (l *Lease) FailedOpen() bool { return l.open }
+
+// Expires returns until when the lease may be believed if it is not renewed. It
+// moves on with each renewal. It is the zero time for a lease that an outage
+// policy admitted or keeps.
+func (l *Lease) Expires() time.Time {
+	trust := time.Duration(l.trust.Load())
+	if trust == forever {
+		return time.Time{}
+	}
+	return l.sem.start.Add(trust)
+}
+
+// Context returns a context that ends when the lease does: with ErrLeaseLost as
+// its cause when it was revoked or could not be renewed in time, with ErrClosed
+// when the semaphore was closed, with context.Canceled when it was released.
+//
+// It has the values of the context that the lease was acquired with, but not its
+// end: that one often bounds no more than the waiting. Its Err and Done look at
+// the clock, so that the first code that runs after the process or the machine
+// was suspended sees the loss.
+func (l *Lease) Context() context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx == nil {
+		inner, cancel := context.WithCancelCause(context.WithoutCancel(l.parent))
+		l.ctx = &leaseContext{Context: inner, cancel: cancel, lease: l}
+		if state := l.state.Load(); state != held {
+			cancel(causes[state])
+		}
+	}
+	return l.ctx
+}
+
+var causes = [...]error{released: context.Canceled, lost: ErrLeaseLost, ended: ErrClosed}
+
+type leaseContext struct {
+	context.Context
+	cancel context.CancelCauseFunc
+	lease  *Lease
+}
+
+func (c *leaseContext) Err() error {
+	c.lease.look()
+	return c.Context.Err()
+}
+
+func (c *leaseContext) Done() <-chan struct{} {
+	c.lease.look()
+	return c.Context.Done()
+}
+
+// look ends the lease if its time is over.
+func (l *Lease) look() {
+	if l.state.Load() == held && l.sem.now() >= time.Duration(l.trust.Load()) {
+		l.over()
+	}
+}
+
+// over is what becomes of a lease whose time is over: lost, unless the outage
+// policy keeps it.
+func (l *Lease) over() {
+	if !l.sem.local.keep(l) {
+		l.lose("it could not be renewed in time")
+	}
+}
+
+// end moves the lease from held to state, and ends its context. It reports
+// whether it was held.
+func (l *Lease) end(state uint32) bool {
+	if !l.state.CompareAndSwap(held, state) {
+		return false
+	}
+	l.sem.stats.held.Add(-1)
+	l.mu.Lock()
+	if l.ctx != nil {
+		l.ctx.cancel(causes[state])
+	}
+	l.mu.Unlock()
+	return true
+}
+
+// lose ends a lease that is not ours any more. Its slots are given back all the
+// same: we may be wrong, and a slot id that holds nothing harms nobody.
+func (l *Lease) lose(why string) {
+	if !l.end(lost) {
+		return
+	}
+	l.sem.keeper.remove(l)
+	l.sem.local.ended(l)
+	l.sem.stats.lost.Add(1)
+	l.sem.guard.later.add(l.id, l.slotID, false)
+	l.sem.opt.Logger.Warn("gotsem: lease lost", "id", l.id, "why", why)
+}
+
+// Release gives the slots back; the head of the line has them at once. Releasing
+// twice, or what was lost, is a no-op, so that a deferred Release is always safe.
+//
+// It does not end early with ctx, whose values alone it takes, and waits for the
+// store at most StoreTimeout. An error says that the store did not answer: the
+// release is then tried again in the background, and the slots lapse within one
+// TTL at the latest.
+func (l *Lease) Release(ctx context.Context) error {
+	if !l.end(released) {
+		return nil
+	}
+	if l.open {
+		return nil
+	}
+	s := l.sem
+	if renewing := s.keeper.remove(l); renewing != nil {
+		<-renewing // bounded by StoreTimeout; a renewal must not overtake the release
+	}
+	s.local.ended(l)
+	if s.known != nil {
+		s.known.forget(l.id)
+	}
+	s.stats.released.Add(1)
+	r := store.Release{ID: l.id, SlotID: l.slotID, Grace: s.opt.Grace}
+	if _, err := s.guard.release(context.WithoutCancel(ctx), &r); err != nil {
+		s.guard.later.put(&debt{id: l.id, slotID: l.slotID, lease: l})
+		return fmt.Errorf("%w; it is released in the background, and lapses within %v at the latest", err, s.opt.TTL)
+	}
+	return nil
+}

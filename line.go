@@ -1,0 +1,230 @@
+package gotsem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+// pollEvery is how often a waiter asks without being woken: twice within
+// store.Life may be lost before its place is. All waiters of a process ask at
+// the same moments, so that their questions share their trips.
+const pollEvery = time.Second
+
+// line knows the waiters of this process, so that they can be woken.
+type line struct {
+	mu      sync.Mutex
+	waiters map[string]chan struct{} // by slot id; one wake-up fits in
+	closed  bool
+	empty   chan struct{} // closed when a closed line has emptied
+}
+
+// join makes a waiter known. It returns nil if the line was closed.
+func (l *line) join(slotID string) chan struct{} {
+	woken := make(chan struct{}, 1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil
+	}
+	if l.waiters == nil {
+		l.waiters = make(map[string]chan struct{})
+	}
+	l.waiters[slotID] = woken
+	return woken
+}
+
+func (l *line) leave(slotID string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if delete(l.waiters, slotID); len(l.waiters) == 0 {
+		l.waiters = nil // a map does not shrink by itself
+		if l.empty != nil {
+			close(l.empty)
+			l.empty = nil
+		}
+	}
+}
+
+func (l *line) len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiters)
+}
+
+// close lets nobody join any more, and waits, for as long as ctx allows, until
+// all have left.
+func (l *line) close(ctx context.Context) {
+	l.mu.Lock()
+	l.closed = true
+	if len(l.waiters) == 0 {
+		l.mu.Unlock()
+		return
+	}
+	empty := make(chan struct{})
+	l.empty = empty
+	l.mu.Unlock()
+	select {
+	case <-empty:
+	case <-ctx.Done():
+	}
+}
+
+// wake has a waiter ask again, and reports whether there is one.
+func (l *line) wake(slotID string) bool {
+	l.mu.Lock()
+	woken := l.waiters[slotID]
+	l.mu.Unlock()
+	if woken == nil {
+		return false
+	}
+	select {
+	case woken <- struct{}{}:
+	default: // it has not looked since the last one
+	}
+	return true
+}
+
+// wakeAll has every waiter ask again: word may have been lost.
+func (l *line) wakeAll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, woken := range l.waiters {
+		select {
+		case woken <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Acquire takes a lease, and waits in line for it while there is no room: first
+// come, first served over all processes, for as long as ctx and MaxWait allow.
+// The line is bounded by Options.Queue.
+//
+// With the line full the error is a *FullError that is ErrQueueFull; after
+// MaxWait one that is ErrFull and ErrWaitTooLong. ErrTooHeavy, ErrUnavailable (by
+// the outage policy, at once), ErrClosed and the ctx's own error are the others.
+// With a ctx that is over nothing is acquired.
+//
+// A wait costs the store one question a second, and one when it is over.
+func (s *Semaphore) Acquire(ctx context.Context, id string, opts ...Option) (*Lease, error) {
+	w := wishesOf(opts)
+	limit, err := s.check(ctx, id, w.weight)
+	if err != nil {
+		return nil, err
+	}
+	s.listen()
+	r := s.request(id, w.weight, limit)
+	defer s.requests.Put(r)
+	r.Queue = s.queue(limit)
+	if r.Queue <= 0 || w.maxWait == 0 {
+		r.Queue = 0
+		return s.settle(ctx, r)
+	}
+	// Known to the line before the store is asked: the wake-up may be quicker than
+	// the answer.
+	woken := s.line.join(r.SlotID)
+	if woken == nil {
+		return nil, ErrClosed
+	}
+	defer s.line.leave(r.SlotID)
+	lease, inLine, err := s.wait(ctx, r, woken, w.maxWait)
+	if inLine {
+		// In the background: whoever gives up does not want to wait for it. If a
+		// grant meets the giving up, this hands it to the next.
+		s.guard.later.add(r.ID, r.SlotID, false)
+	}
+	return lease, err
+}
+
+// queue is how many may wait for an id with that limit.
+func (s *Semaphore) queue(limit int) int {
+	if s.opt.Queue == 0 {
+		return max(limit, 1)
+	}
+	return s.opt.Queue
+}
+
+// wait asks until there is an answer that ends the wait. inLine reports that the
+// store may still keep a place, or a grant, for r.
+func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan struct{}, maxWait time.Duration) (_ *Lease, inLine bool, _ error) {
+	began := s.now()
+	ends := time.Duration(math.MaxInt64)
+	if maxWait < ends-began {
+		ends = began + maxWait
+	}
+	var timer *time.Timer
+	var last store.Decision
+	for {
+		sent := s.now()
+		d, err := s.guard.acquire(ctx, r)
+		if err != nil {
+			if ctx.Err() != nil && inLine {
+				return nil, true, err
+			}
+			if lease, err := s.unanswered(ctx, r, err); err == nil || s.opt.Outage != Local || !errors.Is(err, ErrUnavailable) {
+				return lease, inLine && lease == nil, err
+			}
+			// Local, and no slot to spare yet: one of our own may be released, and
+			// the store may come back while our place lives.
+			d = store.Decision{Outcome: store.Waiting, Limit: r.Limit, RetryIn: localPoll, Place: 1, Ticket: r.Ticket, Active: last.Active, Waiting: last.Waiting}
+		}
+		last = d
+		s.local.learn(r, d)
+		switch d.Outcome {
+		case store.Granted:
+			lease := s.lease(ctx, r, d, sent)
+			if lease.trusted(s.now()) {
+				s.stats.waited(s.now() - began)
+				s.keep(lease)
+				return lease, false, nil
+			}
+			continue // stood still for a whole TTL: an old grant is not believed
+		case store.Waiting, store.Recovering:
+		default:
+			return nil, false, s.refusal(r, d, 0)
+		}
+		if !inLine {
+			inLine = true
+			s.stats.queued.Add(1)
+		}
+		r.Ticket = max(r.Ticket, d.Ticket)
+		now := s.now()
+		pause := min(s.untilPoll(now), ends-now)
+		if (d.Place == 1 || d.Outcome == store.Recovering) && d.RetryIn > 0 {
+			pause = min(pause, d.RetryIn+time.Millisecond) // stores count in milliseconds
+		}
+		if timer == nil {
+			timer = time.NewTimer(pause)
+			defer timer.Stop()
+		} else {
+			timer.Reset(pause)
+		}
+		select {
+		case <-woken:
+		case <-timer.C:
+			if s.now() >= ends {
+				d.Outcome = store.Full
+				return nil, true, s.refusal(r, d, s.now()-began)
+			}
+			if r.Limit, err = s.limits.of(ctx, r.ID); err != nil {
+				return nil, true, fmt.Errorf("gotsem: %q: %w", r.ID, err)
+			}
+		case <-ctx.Done():
+			s.stats.gaveUp.Add(1)
+			return nil, true, fmt.Errorf("gotsem: %q: gave up after %v in line: %w", r.ID, (s.now() - began).Round(time.Millisecond), ctx.Err())
+		case <-s.closing:
+			return nil, true, ErrClosed
+		}
+	}
+}
+
+// untilPoll is how long until the waiters of this process ask together.
+func (s *Semaphore) untilPoll(now time.Duration) time.Duration {
+	return pollEvery - now%pollEvery
+}

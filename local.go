@@ -1,0 +1,169 @@
+package gotsem
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+// localPoll is how often a waiter looks for a slot to spare in an outage.
+const localPoll = 100 * time.Millisecond
+
+// local is the outage policy Local. It keeps the cap from what this process knows:
+//
+//   - A slot that it held when the store went away stays its own until it lapses,
+//     in the store's count too. So a lease that was released meanwhile, and whose
+//     release the store has not heard of, can be taken over with its slot id.
+//   - One TTL after the store went away all that anybody held in it has lapsed.
+//     From then on every process admits into its share: the limit divided by the
+//     processes last seen. A lease whose time is over before that is kept if it is
+//     within the share, since nobody else can take its place while the store is
+//     away.
+//
+// When the store is back, what was admitted without it is registered.
+type local struct {
+	sem   *Semaphore
+	on    bool
+	peers atomic.Int64 // processes last seen; 0: never asked, or no answer
+	beat  atomic.Int64 // when they were last asked for
+	some  atomic.Int64 // leases that the store does not know of
+
+	mu     sync.Mutex
+	held   map[string]int // their weights, by id
+	limits map[string]int // limits set in the store, where they differ from ours
+}
+
+func newLocal(s *Semaphore) *local {
+	l := &local{sem: s, on: s.opt.Outage == Local, held: make(map[string]int), limits: make(map[string]int)}
+	l.beat.Store(-int64(time.Hour))
+	return l
+}
+
+// learn remembers the limit that the store applied, and now and then asks how
+// many processes share it.
+func (l *local) learn(r *store.Request, d store.Decision) {
+	if !l.on {
+		return
+	}
+	if d.Limit != r.Limit {
+		l.mu.Lock()
+		if len(l.limits) >= limitsKept {
+			clear(l.limits)
+		}
+		l.limits[r.ID] = d.Limit
+		l.mu.Unlock()
+	}
+	now := l.sem.now()
+	if last := l.beat.Load(); int64(now)-last > int64(l.sem.opt.TTL/3) && l.beat.CompareAndSwap(last, int64(now)) {
+		if c, ok := l.sem.opt.Store.(store.Counter); ok {
+			go l.count(c)
+		}
+	}
+}
+
+// count says that this process lives, and learns how many do.
+func (l *local) count(c store.Counter) {
+	_ = l.sem.guard.call(context.Background(), "", func(ctx context.Context) error {
+		n, err := c.Peers(ctx, l.sem.opt.TTL)
+		if err == nil {
+			l.peers.Store(int64(max(n, 1)))
+		}
+		return err
+	})
+}
+
+// share is what this process may hold of id without the store. mu is held.
+func (l *local) share(id string, limit int) int {
+	peers := int(l.peers.Load())
+	if peers == 0 {
+		return 0 // never had an answer: others may hold everything
+	}
+	if set, ok := l.limits[id]; ok {
+		limit = set
+	}
+	return max(limit, 0) / peers
+}
+
+// admit makes a lease without the store, or returns nil.
+func (l *local) admit(ctx context.Context, r *store.Request) *Lease {
+	s := l.sem
+	if old := s.guard.later.take(r.ID, r.Weight, s.now()); old != nil {
+		lease := &Lease{sem: s, id: old.id, slotID: old.slotID, weight: old.weight, fence: old.fence, parent: ctx}
+		lease.trust.Store(old.trust.Load())
+		s.keep(lease)
+		return lease
+	}
+	if s.guard.outage() < s.opt.TTL {
+		return nil
+	}
+	l.mu.Lock()
+	if l.held[r.ID]+r.Weight > l.share(r.ID, r.Limit) {
+		l.mu.Unlock()
+		return nil
+	}
+	l.add(r.ID, r.Weight)
+	l.mu.Unlock()
+	lease := &Lease{sem: s, id: r.ID, slotID: s.ids.next(), weight: r.Weight, parent: ctx}
+	lease.local.Store(true)
+	lease.trust.Store(int64(forever))
+	s.keep(lease)
+	return lease
+}
+
+// keep keeps a lease whose time is over, if the store is away and the lease is
+// within the share.
+func (l *local) keep(lease *Lease) bool {
+	if !l.on || !l.sem.guard.open.Load() {
+		return false
+	}
+	limit, err := l.sem.limits.of(context.Background(), lease.id)
+	if err != nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if lease.local.Load() {
+		return true
+	}
+	if l.held[lease.id]+lease.weight > l.share(lease.id, limit) {
+		return false
+	}
+	l.add(lease.id, lease.weight)
+	lease.local.Store(true)
+	lease.trust.Store(int64(forever))
+	return true
+}
+
+func (l *local) add(id string, weight int) {
+	l.some.Add(1)
+	l.held[id] += weight
+}
+
+// ended says that lease is over; registered, that the store knows it now.
+func (l *local) ended(lease *Lease) { l.registered(lease) }
+
+func (l *local) registered(lease *Lease) {
+	if !lease.local.Load() {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !lease.local.Swap(false) {
+		return
+	}
+	l.some.Add(-1)
+	if l.held[lease.id] -= lease.weight; l.held[lease.id] <= 0 {
+		delete(l.held, lease.id)
+	}
+}
+
+// back registers, when the store answers again, what was admitted without it.
+func (l *local) back(time.Duration) {
+	if l.some.Load() > 0 {
+		l.sem.keeper.all()
+	}
+	l.beat.Store(-int64(time.Hour)) // count the processes anew
+}

@@ -1,0 +1,318 @@
+package memstore
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+// shard holds the ids that hash to it.
+type shard struct {
+	mu    sync.Mutex
+	ids   map[string]*entry
+	peak  int    // the most ids since ids was made: a Go map does not shrink
+	epoch uint64 // the wall clock's microseconds at the store's start
+	last  uint64 // the last fence or ticket given; one for all ids, so that forgetting an id forgets no fence
+	woken []string
+	timer *time.Timer
+	armed bool
+
+	spareEntries []*entry // what a busy id leaves behind between two grants
+	spareSlots   []*slot
+	_            [64]byte // shards are written by different cores
+}
+
+// spares bounds what a shard keeps for reuse.
+const spares = 32
+
+// entry is all that is known of one id.
+type entry struct {
+	slots    map[string]*slot // holders and waiters
+	held     []*slot          // holders: a heap, the first to lapse on top
+	line     []*slot          // waiters, by ticket
+	active   int              // the sum of weights in held
+	limit    int
+	limitSet bool
+}
+
+// slot is one slot id: a holder, or one who waits.
+type slot struct {
+	id     string
+	weight int
+	at     int           // its index in held; -1: in line
+	until  time.Duration // a holder's expiry, a waiter's end of life
+	since  time.Duration
+	limit  int // a waiter's own
+	fence  uint64
+	ticket uint64
+	owner  string
+	bare   bool
+}
+
+func (sh *shard) entry(id string) *entry {
+	if e := sh.ids[id]; e != nil {
+		return e
+	}
+	var e *entry
+	if n := len(sh.spareEntries); n > 0 {
+		e, sh.spareEntries = sh.spareEntries[n-1], sh.spareEntries[:n-1]
+	} else {
+		e = &entry{slots: make(map[string]*slot)}
+	}
+	if sh.ids == nil {
+		sh.ids = make(map[string]*entry)
+	}
+	sh.ids[id] = e
+	sh.peak = max(sh.peak, len(sh.ids))
+	return e
+}
+
+// forget drops id if nothing is held, waited for or set.
+func (sh *shard) forget(id string, e *entry) {
+	if len(e.slots) > 0 || e.limitSet {
+		return
+	}
+	delete(sh.ids, id)
+	if len(sh.spareEntries) < spares && cap(e.held) <= spares && cap(e.line) <= spares {
+		sh.spareEntries = append(sh.spareEntries, e)
+	}
+	if len(sh.ids) == 0 && sh.peak > 1024 {
+		sh.ids, sh.peak = nil, 0
+	}
+}
+
+// next returns a number above all that came before: the time in microseconds
+// where that is enough, as a store that may lose its memory has to do it.
+func (sh *shard) next(now time.Duration) uint64 {
+	sh.last = max(sh.last+1, sh.epoch+uint64(now/time.Microsecond))
+	return sh.last
+}
+
+func (sh *shard) wake(slotID string) { sh.woken = append(sh.woken, slotID) }
+
+func (e *entry) limitFor(asked int) int {
+	if e.limitSet {
+		return e.limit
+	}
+	return asked
+}
+
+// nextIn is how long until the next slot lapses.
+func (e *entry) nextIn(now time.Duration) time.Duration {
+	if len(e.held) == 0 {
+		return 0
+	}
+	return e.held[0].until - now
+}
+
+// first returns who will be the first to lapse: of the holders, and of the line.
+func (e *entry) first() (s [2]*slot) {
+	if len(e.held) > 0 {
+		s[0] = e.held[0]
+	}
+	if len(e.line) > 0 {
+		s[1] = e.line[0]
+	}
+	return s
+}
+
+// settle makes e true for now: what has lapsed is gone, and the room is handed
+// on. It comes before everything else.
+func (e *entry) settle(sh *shard, now time.Duration) {
+	for len(e.held) > 0 && e.held[0].until <= now {
+		e.drop(sh, e.held[0])
+	}
+	e.advance(sh, now)
+}
+
+// advance hands room to the head of the line for as long as that is possible.
+func (e *entry) advance(sh *shard, now time.Duration) {
+	for len(e.line) > 0 {
+		head := e.line[0]
+		limit := e.limitFor(head.limit)
+		switch {
+		case head.until <= now:
+			e.drop(sh, head)
+		case limit > 0 && head.weight > limit: // the limit was lowered under it
+			sh.wake(head.id)
+			e.drop(sh, head)
+		case e.active+head.weight > limit:
+			return
+		default:
+			e.line = slices.Delete(e.line, 0, 1)
+			e.hold(sh, head, now, now+store.Claim)
+			sh.wake(head.id)
+		}
+	}
+}
+
+// acquire decides about r; e is settled.
+func (e *entry) acquire(sh *shard, r *store.Request, now time.Duration) store.Decision {
+	sl := e.slots[r.SlotID]
+	limit := e.limitFor(r.Limit)
+	if sl != nil && sl.at < 0 { // a waiter asks again
+		sl.until, sl.limit, sl.owner = now+store.Life, r.Limit, r.Owner
+		if limit > 0 && sl.weight > limit { // it became too heavy while it waited
+			e.drop(sh, sl)
+		}
+		e.advance(sh, now)
+		sl = e.slots[r.SlotID]
+	}
+	answer := func(o store.Outcome) store.Decision {
+		return store.Decision{Outcome: o, Active: e.active, Limit: limit, Waiting: len(e.line), RetryIn: e.nextIn(now)}
+	}
+	switch {
+	case sl != nil && sl.at >= 0: // a claim, or a retry
+		e.extend(sl, now+r.TTL)
+		sl.owner = r.Owner
+	case sl != nil:
+		return e.waiting(sl, answer(store.Waiting))
+	case limit > 0 && r.Weight > limit:
+		return answer(store.TooHeavy)
+	case len(e.line) == 0 && e.active+r.Weight <= limit:
+		sl = e.add(sh, r)
+		e.hold(sh, sl, now, now+r.TTL)
+	case r.Queue <= 0:
+		return answer(store.Full)
+	case r.Ticket == 0 && len(e.line) >= r.Queue:
+		return answer(store.LineFull)
+	default:
+		sl = e.add(sh, r)
+		e.join(sh, sl, r, now)
+		if e.advance(sh, now); sl.at < 0 {
+			return e.waiting(sl, answer(store.Waiting))
+		}
+		e.extend(sl, now+r.TTL) // it came back to the head, and there was room
+	}
+	d := answer(store.Granted)
+	d.Fence, d.RetryIn = sl.fence, 0
+	return d
+}
+
+func (e *entry) waiting(sl *slot, d store.Decision) store.Decision {
+	at, _ := e.place(sl.ticket)
+	d.Place, d.Ticket = at+1, sl.ticket
+	return d
+}
+
+func (e *entry) renew(sh *shard, r store.Renewal, now time.Duration) store.Kept {
+	if sl := e.slots[r.SlotID]; sl != nil && sl.at >= 0 {
+		e.extend(sl, now+r.TTL)
+		return store.Held
+	}
+	if !r.Register || e.slots[r.SlotID] != nil {
+		return store.Lost
+	}
+	sl := e.add(sh, &store.Request{SlotID: r.SlotID, Weight: r.Weight, Owner: r.Owner})
+	e.hold(sh, sl, now, now+r.TTL)
+	return store.PutBack
+}
+
+// add makes a slot for r that neither holds nor waits yet.
+func (e *entry) add(sh *shard, r *store.Request) *slot {
+	var sl *slot
+	if n := len(sh.spareSlots); n > 0 {
+		sl, sh.spareSlots = sh.spareSlots[n-1], sh.spareSlots[:n-1]
+	} else {
+		sl = new(slot)
+	}
+	*sl = slot{id: r.SlotID, weight: r.Weight, at: -1, limit: r.Limit, owner: r.Owner, bare: r.Bare}
+	e.slots[r.SlotID] = sl
+	return sl
+}
+
+// drop takes a holder or a waiter out of e.
+func (e *entry) drop(sh *shard, sl *slot) {
+	delete(e.slots, sl.id)
+	if sl.at >= 0 {
+		e.active -= sl.weight
+		e.unheap(sl)
+	} else if at, ok := e.place(sl.ticket); ok {
+		e.line = slices.Delete(e.line, at, at+1)
+	}
+	if *sl = (slot{}); len(sh.spareSlots) < spares {
+		sh.spareSlots = append(sh.spareSlots, sl)
+	}
+}
+
+// place finds a ticket in line.
+func (e *entry) place(ticket uint64) (int, bool) {
+	return slices.BinarySearchFunc(e.line, ticket, func(s *slot, t uint64) int { return cmp.Compare(s.ticket, t) })
+}
+
+func (e *entry) join(sh *shard, sl *slot, r *store.Request, now time.Duration) {
+	if sl.ticket = r.Ticket; sl.ticket == 0 {
+		sl.ticket = sh.next(now)
+	}
+	sl.until = now + store.Life
+	at, taken := e.place(sl.ticket)
+	for taken { // a made-up ticket: stand behind its owner
+		sl.ticket++
+		at, taken = e.place(sl.ticket)
+	}
+	e.line = slices.Insert(e.line, at, sl)
+}
+
+// hold makes sl a holder.
+func (e *entry) hold(sh *shard, sl *slot, now, until time.Duration) {
+	if !sl.bare {
+		sl.fence = sh.next(now)
+	}
+	sl.since, sl.until, sl.at = now, until, len(e.held)
+	e.active += sl.weight
+	e.held = append(e.held, sl)
+	e.up(sl.at)
+}
+
+// extend moves the expiry of a holder back, never forward.
+func (e *entry) extend(sl *slot, until time.Duration) {
+	if until > sl.until {
+		sl.until = until
+		e.down(sl.at)
+	}
+}
+
+// A heap of its own: container/heap boxes every slot it pops, and slots must
+// know where they are.
+
+func (e *entry) unheap(sl *slot) {
+	at, last := sl.at, len(e.held)-1
+	e.swap(at, last)
+	e.held[last] = nil
+	e.held = e.held[:last]
+	if at < last {
+		e.down(at)
+		e.up(at)
+	}
+}
+
+func (e *entry) up(i int) {
+	for i > 0 && e.held[i].until < e.held[(i-1)/2].until {
+		e.swap(i, (i-1)/2)
+		i = (i - 1) / 2
+	}
+}
+
+func (e *entry) down(i int) {
+	for {
+		least := i
+		for c := 2*i + 1; c <= 2*i+2 && c < len(e.held); c++ {
+			if e.held[c].until < e.held[least].until {
+				least = c
+			}
+		}
+		if least == i {
+			return
+		}
+		e.swap(i, least)
+		i = least
+	}
+}
+
+func (e *entry) swap(i, j int) {
+	e.held[i], e.held[j] = e.held[j], e.held[i]
+	e.held[i].at, e.held[j].at = i, j
+}

@@ -1,0 +1,351 @@
+// Package memstore keeps slots in the memory of this process: the embedded
+// default of gotsem, exact, and the shortest full statement of what a store
+// does.
+//
+// It is sharded by id, so that ids do not wait for each other. An id takes room
+// while it is held, waited for or has a limit set, and none afterwards.
+package memstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"iter"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+// shards is a power of two well above the cores of one machine: two busy ids
+// seldom meet, and an empty Store stays at a few kilobytes.
+const shards = 64
+
+// Store is a store.Store in memory, and all of its capabilities. It goes by the
+// monotonic clock.
+type Store struct {
+	hash   maphash.Seed
+	start  time.Time // points in time are kept as durations since then
+	shards [shards]shard
+	wakers atomic.Pointer[[]*waker]
+	wakeMu sync.Mutex // taken to change wakers
+}
+
+type waker struct{ wake func(slotID string) }
+
+// New returns an empty store.
+func New() *Store {
+	s := &Store{hash: maphash.MakeSeed(), start: time.Now()}
+	for i := range s.shards {
+		s.shards[i].epoch = uint64(s.start.UnixMicro())
+	}
+	return s
+}
+
+var (
+	_ store.Store   = (*Store)(nil)
+	_ store.Waker   = (*Store)(nil)
+	_ store.Lister  = (*Store)(nil)
+	_ store.Limiter = (*Store)(nil)
+	_ store.Counter = (*Store)(nil)
+)
+
+// shard returns the shard of id, locked.
+func (s *Store) shard(id string) *shard {
+	sh := &s.shards[maphash.String(s.hash, id)%shards]
+	sh.mu.Lock()
+	return sh
+}
+
+// Acquire implements store.Store. It never fails but for a request that says
+// nothing sensible, or a ctx that is over.
+func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, error) {
+	if err := check(ctx, r.ID, r.SlotID); err != nil {
+		return store.Decision{}, err
+	}
+	if r.Weight < 1 || r.TTL <= 0 {
+		return store.Decision{}, fmt.Errorf("memstore: acquire %q: weight %d must be at least 1 and ttl %v above zero", r.ID, r.Weight, r.TTL)
+	}
+	now := time.Since(s.start)
+	sh := s.shard(r.ID)
+	e := sh.entry(r.ID)
+	e.settle(sh, now)
+	d := e.acquire(sh, r, now)
+	s.leave(sh, r.ID, e, now)
+	return d, nil
+}
+
+// Renew implements store.Store.
+func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
+	out := make([]store.Renewed, len(rs))
+	for i, r := range rs {
+		if err := check(ctx, r.ID, r.SlotID); err != nil {
+			out[i].Err = err
+			continue
+		}
+		now := time.Since(s.start)
+		sh := s.shard(r.ID)
+		e := sh.entry(r.ID)
+		e.settle(sh, now)
+		out[i].Kept = e.renew(sh, r, now)
+		s.leave(sh, r.ID, e, now)
+	}
+	return out
+}
+
+// Release implements store.Store.
+func (s *Store) Release(ctx context.Context, r *store.Release) (bool, error) {
+	if err := check(ctx, r.ID, r.SlotID); err != nil {
+		return false, err
+	}
+	freed := s.release(r.ID, r.SlotID)
+	if r.Async != nil {
+		r.Async(r.ID, r.SlotID, nil)
+		return false, nil
+	}
+	return freed, nil
+}
+
+func (s *Store) release(id, slotID string) (freed bool) {
+	now := time.Since(s.start)
+	sh := s.shard(id)
+	e := sh.ids[id]
+	if e == nil {
+		sh.mu.Unlock()
+		return false
+	}
+	e.settle(sh, now)
+	if sl := e.slots[slotID]; sl != nil {
+		e.drop(sh, sl)
+		e.advance(sh, now)
+		freed = true
+	}
+	s.leave(sh, id, e, now)
+	return freed
+}
+
+// Usage implements store.Store.
+func (s *Store) Usage(ctx context.Context, id string, limit int) (store.Usage, error) {
+	if err := check(ctx, id, "-"); err != nil {
+		return store.Usage{}, err
+	}
+	now := time.Since(s.start)
+	sh := s.shard(id)
+	e := sh.entry(id)
+	e.settle(sh, now)
+	u := store.Usage{Active: e.active, Limit: e.limitFor(limit), LimitSet: e.limitSet, Waiting: len(e.line), NextIn: e.nextIn(now)}
+	s.leave(sh, id, e, now)
+	return u, nil
+}
+
+// Clear implements store.Store. A memory that does not forget needs no
+// tombstones: Clear.TTL is not used.
+func (s *Store) Clear(ctx context.Context, c store.Clear) (int, error) {
+	if err := check(ctx, c.ID, "-"); err != nil {
+		return 0, err
+	}
+	now := time.Since(s.start)
+	sh := s.shard(c.ID)
+	e := sh.entry(c.ID)
+	e.settle(sh, now)
+	var gone []*slot
+	if c.SlotID == "" {
+		gone = slices.Clone(e.held)
+	} else if sl := e.slots[c.SlotID]; sl != nil && sl.at >= 0 {
+		gone = []*slot{sl}
+	}
+	for _, sl := range gone {
+		sh.wake(sl.id)
+		e.drop(sh, sl)
+	}
+	e.advance(sh, now)
+	s.leave(sh, c.ID, e, now)
+	return len(gone), nil
+}
+
+// SetLimit implements store.Limiter.
+func (s *Store) SetLimit(ctx context.Context, id string, limit int) error {
+	if limit < 0 {
+		return fmt.Errorf("memstore: limit %d of %q is negative: 0 pauses, ResetLimit takes a set limit off", limit, id)
+	}
+	return s.setLimit(ctx, id, limit, true)
+}
+
+// ResetLimit implements store.Limiter.
+func (s *Store) ResetLimit(ctx context.Context, id string) error {
+	return s.setLimit(ctx, id, 0, false)
+}
+
+func (s *Store) setLimit(ctx context.Context, id string, limit int, set bool) error {
+	if err := check(ctx, id, "-"); err != nil {
+		return err
+	}
+	now := time.Since(s.start)
+	sh := s.shard(id)
+	e := sh.entry(id)
+	e.limit, e.limitSet = limit, set
+	e.settle(sh, now)
+	s.leave(sh, id, e, now)
+	return nil
+}
+
+// Holders implements store.Lister.
+func (s *Store) Holders(ctx context.Context, id string) ([]store.Holder, error) {
+	if err := check(ctx, id, "-"); err != nil {
+		return nil, err
+	}
+	now := time.Since(s.start)
+	sh := s.shard(id)
+	e := sh.entry(id)
+	e.settle(sh, now)
+	out := make([]store.Holder, 0, len(e.held))
+	for _, sl := range e.held {
+		out = append(out, store.Holder{SlotID: sl.id, Weight: sl.weight, Fence: sl.fence, Owner: sl.owner, Age: now - sl.since, Left: sl.until - now})
+	}
+	s.leave(sh, id, e, now)
+	slices.SortFunc(out, func(a, b store.Holder) int {
+		return cmp.Or(cmp.Compare(b.Age, a.Age), cmp.Compare(a.Fence, b.Fence))
+	})
+	return out, nil
+}
+
+// IDs implements store.Lister. It looks at one shard at a time, and does not
+// hold its lock while the caller looks at an id.
+func (s *Store) IDs(ctx context.Context) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for i := range s.shards {
+			if err := ctx.Err(); err != nil {
+				yield("", err)
+				return
+			}
+			sh := &s.shards[i]
+			sh.mu.Lock()
+			now := time.Since(s.start)
+			ids := make([]string, 0, len(sh.ids))
+			for id, e := range sh.ids {
+				if e.settle(sh, now); len(e.held) > 0 {
+					ids = append(ids, id)
+				}
+			}
+			s.unlock(sh)
+			for _, id := range ids {
+				if !yield(id, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Peers implements store.Counter: a memory store has one process.
+func (s *Store) Peers(context.Context, time.Duration) (int, error) { return 1, nil }
+
+// OnWake implements store.Waker.
+func (s *Store) OnWake(wake func(slotID string)) (stop func()) {
+	w := &waker{wake}
+	s.changeWakers(func(ws []*waker) []*waker { return append(ws, w) })
+	return func() {
+		s.changeWakers(func(ws []*waker) []*waker {
+			return slices.DeleteFunc(ws, func(x *waker) bool { return x == w })
+		})
+	}
+}
+
+func (s *Store) changeWakers(change func([]*waker) []*waker) {
+	s.wakeMu.Lock()
+	defer s.wakeMu.Unlock()
+	var ws []*waker
+	if old := s.wakers.Load(); old != nil {
+		ws = slices.Clone(*old) // whoever is calling them keeps the old list
+	}
+	ws = change(ws)
+	s.wakers.Store(&ws)
+}
+
+// leave forgets e if nothing is left of it, sees to it that what lapses is
+// noticed though nobody asks, unlocks, and wakes whom the call concerned.
+func (s *Store) leave(sh *shard, id string, e *entry, now time.Duration) {
+	sh.forget(id, e)
+	if !sh.armed && len(sh.ids) > 0 {
+		s.arm(sh, now)
+	}
+	s.unlock(sh)
+}
+
+func (s *Store) unlock(sh *shard) {
+	woken := sh.woken
+	sh.woken = nil
+	sh.mu.Unlock()
+	if len(woken) == 0 {
+		return
+	}
+	if ws := s.wakers.Load(); ws != nil {
+		for _, id := range woken {
+			for _, w := range *ws {
+				w.wake(id)
+			}
+		}
+	}
+}
+
+// sweepEvery is the least time between two sweeps of a shard. A waiter asks
+// again by itself when the next slot lapses, so sweeping only gives back memory
+// and need not be prompt.
+const sweepEvery = time.Second
+
+func (s *Store) arm(sh *shard, now time.Duration) {
+	sh.armed = true
+	next := time.Duration(-1)
+	for _, e := range sh.ids {
+		for _, sl := range e.first() {
+			if sl != nil && (next < 0 || sl.until < next) {
+				next = sl.until
+			}
+		}
+		if next >= 0 && next-now <= sweepEvery {
+			break
+		}
+	}
+	if next < 0 {
+		sh.armed = false // only limits are kept, and those do not lapse
+		return
+	}
+	wait := max(next-now, sweepEvery)
+	if sh.timer == nil {
+		sh.timer = time.AfterFunc(wait, func() { s.sweep(sh) })
+	} else {
+		sh.timer.Reset(wait)
+	}
+}
+
+func (s *Store) sweep(sh *shard) {
+	sh.mu.Lock()
+	now := time.Since(s.start)
+	for id, e := range sh.ids {
+		e.settle(sh, now)
+		for len(e.line) > 0 && e.line[len(e.line)-1].until <= now { // the dead behind a live head
+			e.drop(sh, e.line[len(e.line)-1])
+		}
+		sh.forget(id, e)
+	}
+	if sh.armed = false; len(sh.ids) > 0 {
+		s.arm(sh, now)
+	}
+	s.unlock(sh)
+}
+
+func check(ctx context.Context, id, slotID string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if id == "" || slotID == "" {
+		return errNoID
+	}
+	return nil
+}
+
+var errNoID = errors.New("memstore: the id and the slot id must not be empty")

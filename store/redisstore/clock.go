@@ -1,0 +1,74 @@
+package redisstore
+
+import (
+	"sync"
+	"time"
+)
+
+// clocks remembers, per marker, what a server's clock said when it was last read,
+// so that a jump of that clock is noticed before it makes live slots look lapsed.
+type clocks struct {
+	mu    sync.Mutex
+	of    map[uint16]*clock
+	local bool // one server: one clock, whatever the slot
+}
+
+type clock struct {
+	server         int64     // ms
+	sent, received time.Time // of the call that read it
+	jumped         bool      // proven, and not yet told
+}
+
+// jumpMax is how much a server's clock may run ahead or behind in one step.
+const jumpMax = 400 * time.Millisecond
+
+// header returns what a call says about the clock: '0' if this marker was never
+// met, '1' if it was, '2' if the clock is proven to have jumped; what the clock
+// said; and how many ms ago.
+func (c *clocks) header(slot uint16, now time.Time) (seen byte, server, ago int64) {
+	if c.local {
+		slot = 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.of[slot]
+	switch {
+	case k == nil:
+		return '0', 0, 0
+	case k.jumped:
+		return '2', 0, 0
+	}
+	return '1', k.server, now.Sub(k.sent).Milliseconds()
+}
+
+// read notes that a call read the clock. The server read it between sending and
+// receiving; a step that no such moments explain is a jump.
+func (c *clocks) read(slot uint16, server int64, sent, received time.Time) {
+	if c.local {
+		slot = 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.of[slot]
+	if k == nil {
+		if c.of == nil {
+			c.of = make(map[uint16]*clock)
+		}
+		c.of[slot] = &clock{server: server, sent: sent, received: received}
+		return
+	}
+	step := time.Duration(server-k.server) * time.Millisecond
+	most, least := received.Sub(k.sent), sent.Sub(k.received)
+	switch {
+	case k.jumped:
+		k.jumped = false // the call said so, and was answered
+	case sent.Before(k.sent):
+		return // an older call, answered later
+	case step > most+jumpMax || step < least-jumpMax:
+		// A machine that slept measures too little by its own clock, and must not
+		// accuse the server: its wall clock shows it.
+		wall := received.Round(0).Sub(k.sent.Round(0))
+		k.jumped = (wall - most).Abs() < jumpMax
+	}
+	k.server, k.sent, k.received = server, sent, received
+}

@@ -1,0 +1,54 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+// outages are the answers of a Redis that cannot serve for now. Every other error
+// that Redis answers is one that asking again will not mend.
+var outages = []string{
+	"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "OOM", "BUSY", "TRYAGAIN", "MOVED", "ASK", "MISCONF",
+	"UNBLOCKED", "ERR max number of clients",
+}
+
+// classify makes a configuration error a store.ErrConfig, and leaves others as
+// they are.
+func classify(err error) error {
+	var answer redis.Error
+	if err == nil || !errors.As(err, &answer) || errors.Is(err, redis.Nil) {
+		return err
+	}
+	for _, code := range outages {
+		if strings.HasPrefix(answer.Error(), code) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: Redis answers: %w", store.ErrConfig, err)
+}
+
+func isNoScript(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
+
+// isNetwork reports whether err means that a node may be gone, so that it is time
+// to ask a Cluster who serves its slots now.
+func isNetwork(err error) bool {
+	var netErr net.Error
+	return errors.Is(err, io.EOF) || errors.As(err, &netErr) || errors.Is(err, context.DeadlineExceeded) ||
+		redis.HasErrorPrefix(err, "CLUSTERDOWN") || redis.HasErrorPrefix(err, "READONLY")
+}
+
+func isConfig(err error) bool { return errors.Is(classify(err), store.ErrConfig) }
+
+// isTimeout reports whether err means that Redis did not answer in time.
+func isTimeout(err error) bool {
+	var netErr net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &netErr) && netErr.Timeout()
+}

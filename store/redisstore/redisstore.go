@@ -1,0 +1,420 @@
+// Package redisstore keeps slots in Redis: the store that processes share. It takes
+// any go-redis v9 client, for Redis 7 or later, or Valkey; a single server, Sentinel
+// or a Cluster.
+//
+// Every decision is one Lua script, by the server's clock (scripts/*.lua: a file per
+// verb, each with what it takes and returns at its head). What lies in Redis is
+// described in docs/wire.md.
+//
+// Reading order: keys.go (every key name), trip.go (what a round trip carries and
+// brings back), pump.go (who makes it, and when), client.go (over which client),
+// wake.go (hearing of grants), clock.go (noticing a jump of the server's clock).
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"iter"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+// Store is a store.Store in Redis, and all of its capabilities.
+type Store struct {
+	prefix  string
+	client  *client
+	token   string    // of this store, among all that share the Redis
+	headers [2]string // of calls without grace; the second looks for lapsed slots
+	swept   atomic.Int64
+	clocks  clocks
+	ears    ears
+	pump    pump
+	ops     sync.Pool
+	grace   atomic.Int64 // ms, the longest that a request has brought along
+	bad     error        // why New's arguments cannot work
+}
+
+var (
+	_ store.Store   = (*Store)(nil)
+	_ store.Waker   = (*Store)(nil)
+	_ store.Lister  = (*Store)(nil)
+	_ store.Limiter = (*Store)(nil)
+	_ store.Counter = (*Store)(nil)
+)
+
+// defaultBudget bounds a call that says nothing of its own.
+const defaultBudget = 250 * time.Millisecond
+
+// New returns a store whose ids lie at prefix+id. rdb stays the caller's and is
+// never closed; unless it has ContextTimeoutEnabled, the store speaks to Redis over
+// connections of its own with rdb's options (but not its hooks), or, with Sentinel,
+// over rdb's pool.
+//
+// A prefix that begins with "gotsem:" is refused by every call: the store's own
+// keys begin so.
+func New(rdb redis.UniversalClient, prefix string) *Store {
+	var random [12]byte
+	_, _ = rand.Read(random[:]) // crypto/rand.Read never fails
+	s := &Store{prefix: prefix, client: newClient(rdb), token: base64.RawURLEncoding.EncodeToString(random[:])}
+	shard := "0"
+	if s.client.cluster {
+		shard = "1"
+	}
+	for sweep := range s.headers {
+		s.headers[sweep] = fmt.Sprintf("%d %s %s %s", sweep, shard, s.token, plainClock)
+	}
+	s.clocks.local = !s.client.cluster
+	s.ears.client, s.ears.token, s.ears.shards.ears = s.client, s.token, &s.ears
+	s.pump.store = s
+	s.ops.New = func() any { return new(op) }
+	if strings.HasPrefix(prefix, "gotsem:") {
+		s.bad = fmt.Errorf("%w: the prefix %q begins with \"gotsem:\", as the store's own keys do: choose another", store.ErrConfig, prefix)
+	}
+	if twin := s.client.twin; twin != nil {
+		// A semaphore from NewGotsem is never closed.
+		runtime.AddCleanup(s, func(c interface{ Close() error }) { _ = c.Close() }, twin)
+	}
+	return s
+}
+
+// Close closes the connections that the store made for itself. It is not needed
+// where the store lives as long as the program.
+func (s *Store) Close() error {
+	if s.client.twin != nil {
+		return s.client.twin.Close()
+	}
+	return nil
+}
+
+func (s *Store) check(ctx context.Context, id, slotID string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if id == "" || slotID == "" {
+		return errNoID
+	}
+	return s.bad
+}
+
+var errNoID = errors.New("redisstore: the id and the slot id must not be empty")
+
+// op returns an operation from the pool.
+func (s *Store) op(v verb, id, slotID string, budget time.Duration) *op {
+	o := s.ops.Get().(*op)
+	o.question = question{verb: v, id: id, keys: keysOf(s.prefix, id), slot: slotID, budget: budget}
+	if budget <= 0 {
+		o.budget = defaultBudget
+	}
+	return o
+}
+
+// free gives an operation back to the pool, unless it is still under way.
+func (s *Store) free(o *op, left bool) {
+	if left {
+		return
+	}
+	o.question, o.answer, o.async, o.next, o.alone[0] = question{}, answer{}, nil, nil, nil
+	s.ops.Put(o)
+}
+
+const yes, no = "1", "0"
+
+func flag(b bool) string {
+	if b {
+		return yes
+	}
+	return no
+}
+
+// slack is how much longer than its last slot a key lives: Redis may count the end
+// of a key from a moment before the script read the clock.
+const slack = 20 // ms
+
+// Acquire implements store.Store.
+func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, error) {
+	if err := s.check(ctx, r.ID, r.SlotID); err != nil {
+		return store.Decision{}, err
+	}
+	if r.Weight < 1 || r.TTL < time.Millisecond {
+		return store.Decision{}, fmt.Errorf("redisstore: acquire %q: weight %d must be at least 1, and ttl %v at least 1ms", r.ID, r.Weight, r.TTL)
+	}
+	o := s.op(acquire, r.ID, r.SlotID, r.Budget)
+	o.weight, o.limit, o.queue, o.ticket = int64(r.Weight), int64(r.Limit), int64(r.Queue), int64(r.Ticket)
+	o.ttl = r.TTL.Milliseconds()
+	o.keyTTL = o.ttl + slack
+	o.bare, o.flag, o.owner, o.grace = r.Bare, flag(r.Bare), r.Owner, r.Grace.Milliseconds()
+	if o.grace > s.grace.Load() {
+		s.grace.Store(o.grace)
+	}
+	shard := s.client.cluster && r.Queue > 0
+	if shard {
+		s.ears.shards.join(r.SlotID, o.keys.shardChannel(s.token))
+	}
+	left, err := s.pump.do(ctx, o)
+	var d store.Decision
+	if !left {
+		d = o.decision
+	}
+	s.free(o, left)
+	if shard && err == nil && d.Outcome != store.Waiting && d.Outcome != store.Recovering {
+		s.ears.shards.leave(r.SlotID)
+	}
+	return d, err
+}
+
+// Release implements store.Store.
+func (s *Store) Release(ctx context.Context, r *store.Release) (bool, error) {
+	if err := s.check(ctx, r.ID, r.SlotID); err != nil {
+		return false, err
+	}
+	if s.client.cluster {
+		s.ears.shards.leave(r.SlotID)
+	}
+	o := s.op(release, r.ID, r.SlotID, r.Budget)
+	o.grace = r.Grace.Milliseconds()
+	if o.async = r.Async; o.async != nil {
+		s.pump.enqueue(o)
+		return false, nil
+	}
+	left, err := s.pump.do(ctx, o)
+	freed := !left && o.freed
+	s.free(o, left)
+	return freed, err
+}
+
+// Renew implements store.Store.
+func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
+	out := make([]store.Renewed, len(rs))
+	var wait sync.WaitGroup
+	budget := defaultBudget
+	if d, ok := ctx.Deadline(); ok {
+		budget = time.Until(d)
+	}
+	for i := range rs {
+		r := &rs[i]
+		if err := s.check(ctx, r.ID, r.SlotID); err != nil {
+			out[i].Err = err
+			continue
+		}
+		o := s.op(renew, r.ID, r.SlotID, budget)
+		o.ttl, o.weight, o.fence = r.TTL.Milliseconds(), int64(r.Weight), int64(r.Fence)
+		o.trust, o.grace, o.owner, o.flag = r.Trust.Milliseconds(), r.Grace.Milliseconds(), r.Owner, flag(r.Register)
+		wait.Add(1)
+		o.async = func(_, _ string, err error) {
+			out[i] = store.Renewed{Kept: o.kept, Err: err}
+			s.free(o, false)
+			wait.Done()
+		}
+		s.pump.enqueue(o)
+	}
+	wait.Wait() // every trip ends with its budget
+	return out
+}
+
+// Usage implements store.Store.
+func (s *Store) Usage(ctx context.Context, id string, limit int) (store.Usage, error) {
+	reply, err := s.run(ctx, usageScript, id, 0, limit, no)
+	if err != nil {
+		return store.Usage{}, err
+	}
+	return store.Usage{Active: integer(reply, 1), Limit: integer(reply, 2), LimitSet: integer(reply, 3) == 1, Waiting: integer(reply, 4), NextIn: ms(int64(integer(reply, 5)))}, nil
+}
+
+// Holders implements store.Lister.
+func (s *Store) Holders(ctx context.Context, id string) ([]store.Holder, error) {
+	reply, err := s.run(ctx, usageScript, id, 0, 0, yes)
+	if err != nil {
+		return nil, err
+	}
+	now := integer(reply, 0)
+	var out []store.Holder
+	for at := 6; at+2 < len(reply); at += 3 {
+		slotID, _ := reply[at].(string)
+		record, _ := reply[at+2].(string)
+		h := store.Holder{SlotID: slotID, Weight: 1, Left: ms(int64(integer(reply, at+1)))}
+		if f := strings.SplitN(record, " ", 6); len(f) == 6 && (f[0] == "h" || f[0] == "g") {
+			var since int64
+			_, _ = fmt.Sscan(f[1], &h.Weight)
+			_, _ = fmt.Sscan(f[2], &h.Fence)
+			_, _ = fmt.Sscan(f[3], &since)
+			h.Age, h.Owner = ms(int64(now)-since), f[5]
+		}
+		out = append(out, h)
+	}
+	sortHolders(out)
+	return out, nil
+}
+
+// Clear implements store.Store.
+func (s *Store) Clear(ctx context.Context, c store.Clear) (int, error) {
+	reply, err := s.run(ctx, clearScript, c.ID, s.grace.Load(), c.SlotID, max(c.TTL.Milliseconds(), 1))
+	if err != nil {
+		return 0, err
+	}
+	s.wakeRest(reply, 2)
+	return integer(reply, 1), nil
+}
+
+// SetLimit implements store.Limiter.
+func (s *Store) SetLimit(ctx context.Context, id string, limit int) error {
+	if limit < 0 {
+		return fmt.Errorf("redisstore: limit %d of %q is negative: 0 pauses, ResetLimit takes a set limit off", limit, id)
+	}
+	return s.limit(ctx, id, limit)
+}
+
+// ResetLimit implements store.Limiter.
+func (s *Store) ResetLimit(ctx context.Context, id string) error { return s.limit(ctx, id, "") }
+
+func (s *Store) limit(ctx context.Context, id string, limit any) error {
+	reply, err := s.run(ctx, limitScript, id, s.grace.Load(), limit)
+	if err != nil {
+		return err
+	}
+	s.wakeRest(reply, 2)
+	return nil
+}
+
+// Peers implements store.Counter.
+func (s *Store) Peers(ctx context.Context, ttl time.Duration) (int, error) {
+	if s.bad != nil {
+		return 0, s.bad
+	}
+	n, err := s.eval(ctx, peersScript, []string{peersKey(s.prefix)}, s.token, ttl.Milliseconds()).Int()
+	return n, classify(err)
+}
+
+// OnWake implements store.Waker. The subscription lives as long as somebody wants
+// to be woken.
+func (s *Store) OnWake(wake func(slotID string)) (stop func()) { return s.ears.add(wake) }
+
+// IDs implements store.Lister. It scans the whole keyspace of each master, a
+// thousand keys at a time.
+func (s *Store) IDs(ctx context.Context) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		if s.bad != nil {
+			yield("", s.bad)
+			return
+		}
+		more := true
+		scan := func(ctx context.Context, node redis.Cmdable) error {
+			it := node.ScanType(ctx, 0, globEscape(s.prefix)+"*", 1000, "zset").Iterator()
+			for more && it.Next(ctx) {
+				key := it.Val()
+				if id := key[len(s.prefix):]; id != "" && !strings.HasPrefix(key, "gotsem:") {
+					more = yield(id, nil)
+				}
+			}
+			return it.Err()
+		}
+		var err error
+		if cl, ok := s.client.UniversalClient.(*redis.ClusterClient); ok {
+			var one sync.Mutex // masters are visited at the same time; yield is not for that
+			err = cl.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+				one.Lock()
+				defer one.Unlock()
+				return scan(ctx, node)
+			})
+		} else {
+			err = scan(ctx, s.client)
+		}
+		if err != nil && more {
+			yield("", classify(err))
+		}
+	}
+}
+
+// run runs a script on one id, alone: for what is asked seldom.
+func (s *Store) run(ctx context.Context, sc *script, id string, grace int64, args ...any) ([]any, error) {
+	if err := s.check(ctx, id, "-"); err != nil {
+		return nil, err
+	}
+	k := keysOf(s.prefix, id)
+	names := []string{k.s, k.m, k.q, k.l}
+	header := s.headers[0]
+	if grace > 0 {
+		c := &call{slot: k.slot, strict: true, sent: time.Now()}
+		header = *s.header(c)
+		names = append(names, markerKey(s.prefix, s.client.cluster, k.slot))
+	}
+	all := append(make([]any, 0, 2+len(args)), header)
+	if sc != usageScript {
+		all = append(all, grace)
+	}
+	reply, err := s.eval(ctx, sc, names, append(all, args...)...).Slice()
+	if err != nil {
+		s.client.lookAround(err)
+	}
+	return reply, classify(err)
+}
+
+// eval runs a script by its name, and by its text if Redis does not know it. On a
+// client whose calls do not end with ctx, it is left behind when ctx is over.
+func (s *Store) eval(ctx context.Context, sc *script, names []string, args ...any) *redis.Cmd {
+	ask := func() *redis.Cmd {
+		cmd := s.client.EvalSha(ctx, sc.sha, names, args...)
+		if isNoScript(cmd.Err()) {
+			cmd = s.client.Eval(ctx, sc.text, names, args...)
+		}
+		return cmd
+	}
+	if s.client.direct {
+		return ask()
+	}
+	got := make(chan *redis.Cmd, 1)
+	go func() { got <- ask() }()
+	select {
+	case cmd := <-got:
+		return cmd
+	case <-ctx.Done():
+		cmd := redis.NewCmd(ctx)
+		cmd.SetErr(ctx.Err())
+		return cmd
+	}
+}
+
+// wakeRest wakes whom a reply names from index at on.
+func (s *Store) wakeRest(reply []any, at int) {
+	for ; at < len(reply); at++ {
+		if slotID, ok := reply[at].(string); ok {
+			s.ears.wake(slotID)
+		}
+	}
+}
+
+// integer returns the number at reply[at]. A score comes as text.
+func integer(reply []any, at int) int {
+	if at < len(reply) {
+		if n, ok := reply[at].(int64); ok {
+			return int(n)
+		}
+	}
+	return 0
+}
+
+// globEscape has SCAN take a prefix as it is.
+func globEscape(s string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(s)
+}
+
+// sortHolders puts the oldest first; slots of which nothing is known come last.
+func sortHolders(hs []store.Holder) {
+	slices.SortStableFunc(hs, func(a, b store.Holder) int {
+		if (a.Fence == 0) != (b.Fence == 0) {
+			return cmp.Compare(b.Fence, a.Fence)
+		}
+		return cmp.Compare(a.Fence, b.Fence)
+	})
+}

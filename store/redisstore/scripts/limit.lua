@@ -1,0 +1,26 @@
+-- limit: set the limit of an id for everybody, or take it off again; and hand on
+-- the room that this makes.
+--
+-- KEYS     S, M, Q, L; and E if there is grace.
+-- ARGV     header (see prelude), grace, limit ('': take it off)
+-- Returns  the server's time in ms; the version of the limit; and last the slot ids
+--          of the caller's own process that were granted.
+local call, K, A = redis.call, KEYS, ARGV
+local time = call('TIME')
+local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+local nows = string.format('%.0f', now)
+
+-- @prelude
+
+GRACE = A[2] + 0
+local version = 0
+if A[3] == '' then
+	call('DEL', K[4])
+else
+	version = call('HINCRBY', K[4], 'v', 1)
+	call('HSET', K[4], 'n', A[3])
+end
+open(1)
+advance()
+shut()
+return finish({now, version})

@@ -1,0 +1,283 @@
+-- What the verbs share. It stands below the plain case of acquire and release, so
+-- that this never pays for it.
+--
+-- The header, ARGV[1], is
+--   sweep ('1': look for lapsed slots), shard ('1': SPUBLISH), wake (the token of
+--   the caller's process), seen ('1': the caller has met this marker before; '2':
+--   it has proof that the server's clock jumped), and the clock echo: the server's
+--   time in ms that the caller last read, and how many ms ago, or 0 0.
+--
+-- M is a hash. Its field '' is 'fence ticket extra recounted': the last fence and
+-- ticket given, the sum of (weight - 1) over S, and when that was last recounted.
+-- Its other fields are slot ids:
+--   h weight fence since wake owner   a holder
+--   g weight fence since wake owner   granted to a waiter who has not claimed it
+--   w until weight limit wake owner   a waiter
+--   d until                           taken from its holder (a tombstone)
+-- S and Q are sorted sets: slot id -> when it lapses, slot id -> ticket.
+local LIFE, CLAIM = 3000, 2000
+local SWEEP, SHARD, WAKE, SEEN, ECHO, AGO = string.match(A[1], '^(%d) (%d) (%S+) (%d) (%d+) (%d+)$')
+local GRACE = 0
+local micros = time[1] * 1000000 + time[2]
+
+local S, M, Q, L                -- the keys of the id at hand
+local set                       -- its limit set by hand, or nil
+local fence, ticket, extra, recounted
+local active, waiting           -- the sum of live weights; the length of the line
+local new                       -- M does not exist
+local dead, deadExtra           -- lapsed members of S that are still there
+local dirty                     -- the '' field must be written
+local mKeep                     -- how long M must live
+local present                   -- slot id -> ttl: who asks in this very call claims at once
+local given                     -- slot id -> fence, granted while advancing
+local mine, pushes = {}, {}     -- whom to tell: in the caller's process; elsewhere
+local nextLapse
+
+-- open reads how the id stands, and writes nothing.
+local function open(k)
+	S, M, Q, L = K[k], K[k + 1], K[k + 2], K[k + 3]
+	local meta = call('HGET', M, '')
+	new = not meta
+	fence, ticket, extra, recounted = string.match(meta or '0 0 0 0', '^(%d+) (%d+) (%d+) (%d+)$')
+	fence, ticket, extra, recounted = fence + 0, ticket + 0, extra + 0, recounted + 0
+	local l = call('HGET', L, 'n')
+	set = l and l + 0 or nil
+	waiting = new and 0 or call('ZCARD', Q)
+	dead, deadExtra = call('ZRANGE', S, '-inf', nows, 'BYSCORE', 'LIMIT', 0, 1000), 0
+	if #dead > 0 and extra > 0 then
+		for _, r in ipairs(call('HMGET', M, unpack(dead))) do
+			local w = r and string.match(r, '^[hg] (%d+)')
+			if w then deadExtra = deadExtra + w - 1 end
+		end
+	end
+	active = call('ZCOUNT', S, '(' .. nows, '+inf') + extra - deadExtra
+	dirty, mKeep, present, given, nextLapse = false, 0, {}, {}, nil
+end
+
+-- recovering returns for how many ms nothing may be granted or swept: the server
+-- has lost its memory, and holders must come forward first. The rules are in
+-- docs/guarantees.md; the marker E remembers whose memory this is.
+local recovered
+local function recovering(lossProven)
+	if GRACE == 0 then return 0 end
+	if recovered and not lossProven then return recovered end
+	local E = K[#K]
+	local e = call('HMGET', E, 'rid', 'run', 'grace', 'seen', 'ep')
+	local left = (e[3] or 0) - now
+	if left < 0 then left = 0 elseif left > GRACE then left = GRACE end -- the clock went back
+	recovered = left
+	local info = redis.pcall('INFO', 'replication')
+	if type(info) ~= 'string' then -- no right to ask: only proof counts
+		info = ''
+	end
+	local rid = string.match(info, 'master_replid:(%x+)') or '-'
+	local loss, stamp = false, false
+	if not e[1] then
+		loss, stamp = SEEN ~= '0' or lossProven, true
+	elseif e[1] ~= rid then
+		local server = redis.pcall('INFO', 'server')
+		if type(server) ~= 'string' then server = '' end
+		local run = string.match(server, 'run_id:(%x+)')
+		local first = string.find(string.match(info, 'master_replid2:(%x+)') or '1', '[^0]') == nil
+		local started = now - 1000 * ((string.match(server, 'uptime_in_seconds:(%d+)') or 0) + 1)
+		-- Benign: the same run got another replication id; or the slot was moved here,
+		-- from a node that this one has never replaced, while this one was running.
+		loss = not (first and (e[2] == run or started < (e[4] or 0) + 0))
+		stamp = true
+	end
+	if left == 0 and not loss then
+		if SEEN == '2' then
+			loss, stamp = true, true
+		elseif ECHO ~= '0' then
+			-- The clock jumped, or this call lay about somewhere. The caller can tell
+			-- which: it knows how long it waited for this answer.
+			local jump = now - ECHO - AGO
+			if jump > 400 or jump < -400 then
+				recovered = 1
+				return recovered
+			end
+		end
+	end
+	if stamp or now - (e[4] or 0) > 1000 or now < (e[4] or 0) + 0 then
+		local run = e[2] or '-'
+		if stamp then
+			local server = redis.pcall('INFO', 'server')
+			run = type(server) == 'string' and string.match(server, 'run_id:(%x+)') or '-'
+		end
+		if loss then recovered = GRACE end
+		call('HSET', E, 'rid', rid, 'run', run, 'grace', now + recovered, 'seen', now, 'ep', (e[5] or 0) + (loss and 1 or 0))
+	end
+	return recovered
+end
+
+-- keep sees to it that a key lives for ms. With slack, so that it need not be moved
+-- each time.
+local function keep(key, ms)
+	if call('PTTL', key) < ms then call('PEXPIRE', key, math.floor(ms * 1.125) + 20) end
+end
+
+local function keepM(ms)
+	dirty = true
+	if ms > mKeep then mKeep = ms end
+end
+
+-- write comes before the first write to an id: what has lapsed goes first.
+local function write()
+	if #dead == 0 or recovering() > 0 then return end
+	call('ZREM', S, unpack(dead))
+	if not new then
+		call('HDEL', M, unpack(dead))
+		extra = extra - deadExtra
+		dirty = true
+	end
+	dead = {}
+end
+
+local function push(wake, slot, shared)
+	if wake == WAKE then
+		mine[#mine + 1] = slot
+	elseif SHARD == '1' and shared then
+		pushes[#pushes + 1] = {'SPUBLISH', 'gotsem:{' .. string.match(M, '^gotsem:{(.-)}') .. '}:wake:' .. wake, slot}
+	else
+		pushes[#pushes + 1] = {'PUBLISH', 'gotsem:wake:' .. wake, slot}
+	end
+end
+
+-- recount mends extra, which is wrong if somebody else has evicted weighted slots
+-- from S. It looks at all of M, so at most once a second, and only when full.
+local function recount()
+	if extra == 0 or now - recounted < 1000 then return false end
+	local sum, all = 0, call('HGETALL', M)
+	for j = 1, #all, 2 do
+		local w = string.match(all[j + 1], '^[hg] (%d+)')
+		if w and w + 0 > 1 then
+			if call('ZSCORE', S, all[j]) then
+				sum = sum + w - 1
+			elseif recovering() == 0 then
+				call('HDEL', M, all[j])
+			end
+		end
+	end
+	local wrong = extra - sum
+	extra, recounted, dirty = sum, now, true
+	active = active - wrong
+	return wrong ~= 0
+end
+
+local function fits(weight, limit)
+	if active + weight <= limit then return true end
+	return recount() and active + weight <= limit
+end
+
+local function fenceOf(r) return string.match(r, '^%a %d+ (%d+)') + 0 end
+
+-- grant makes slot a holder, and returns its fence: the next one, or one that it had
+-- before.
+local function grant(slot, weight, ttl, bare, wake, owner, state, had)
+	write()
+	call('ZADD', S, string.format('%.0f', now + ttl), slot)
+	active = active + weight
+	keep(S, ttl)
+	if bare and weight == 1 then return 0 end
+	extra = extra + weight - 1
+	local f = had
+	if not f then
+		f = fence + 1
+		if micros > f then f = micros end
+	end
+	if f > fence then fence = f end
+	call('HSET', M, slot, string.format('%s %d %.0f %.0f %s %s', state, weight, f, now, wake, owner))
+	keepM(ttl)
+	return f
+end
+
+local function waiter(weight, limit, owner)
+	return string.format('w %.0f %d %d %s %s', now + LIFE, weight, limit, WAKE, owner)
+end
+
+local function join(slot, weight, limit, ticket0, owner)
+	write()
+	if ticket0 == 0 then
+		ticket = ticket + 1
+		if micros > ticket then ticket = micros end
+		ticket0 = ticket
+	end
+	call('ZADD', Q, string.format('%.0f', ticket0), slot)
+	call('HSET', M, slot, waiter(weight, limit, owner))
+	waiting = waiting + 1
+	keep(Q, LIFE)
+	keepM(LIFE)
+	return ticket0
+end
+
+local function leave(slot)
+	call('ZREM', Q, slot)
+	call('HDEL', M, slot)
+	waiting = waiting - 1
+	dirty = true
+end
+
+-- advance hands room to the head of the line for as long as that is possible, at
+-- most 64 times a call.
+local function advance()
+	if waiting == 0 then return end
+	for _ = 1, 64 do
+		local head = call('ZRANGE', Q, 0, 0)[1]
+		if not head then
+			waiting = 0
+			return
+		end
+		local ends, weight, limit, wake, owner = string.match(call('HGET', M, head) or '', '^w (%d+) (%d+) (-?%d+) (%S+) (.*)$')
+		if not ends or ends + 0 <= now then
+			write()
+			leave(head)
+		else
+			weight, limit = weight + 0, set or limit + 0
+			if limit > 0 and weight > limit then -- the limit was lowered under it
+				write()
+				leave(head)
+				push(wake, head, true)
+			elseif not fits(weight, limit) or recovering() > 0 then
+				return
+			else
+				write()
+				call('ZREM', Q, head)
+				waiting = waiting - 1
+				local ttl = present[head]
+				given[head] = grant(head, weight, ttl or CLAIM, false, wake, owner, ttl and 'h' or 'g')
+				if not ttl then push(wake, head, true) end
+			end
+		end
+	end
+end
+
+-- lapse returns in how many ms the next slot lapses; 0: none is held.
+local function lapse()
+	if not nextLapse then
+		local first = call('ZRANGE', S, '(' .. nows, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+		nextLapse = first[2] and first[2] - now or 0
+		-- More lapsed slots than one call sweeps: asking again at once is worth it.
+		if #dead == 1000 and extra > 0 then nextLapse = 1 end
+	end
+	return nextLapse
+end
+
+-- shut writes what the id's meta needs, or drops it when nothing is left.
+local function shut(idle)
+	if not dirty then return end
+	if idle and active == 0 and waiting == 0 and fence < micros and ticket < micros and call('HLEN', M) <= 1 then
+		call('DEL', M)
+		return
+	end
+	call('HSET', M, '', string.format('%.0f %.0f %.0f %.0f', fence, ticket, extra, recounted))
+	if mKeep == 0 then mKeep = 1000 end
+	keep(M, mKeep)
+end
+
+-- finish tells whom it concerns. Last, and without failing: a missing right to
+-- publish must not look like a call that failed.
+local function finish(reply)
+	for _, p in ipairs(pushes) do redis.pcall(unpack(p)) end
+	for _, slot in ipairs(mine) do reply[#reply + 1] = slot end
+	return reply
+end

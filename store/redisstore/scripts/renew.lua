@@ -1,0 +1,86 @@
+-- renew: make held slots last their ttl from now.
+--
+-- KEYS     per id four: S, M, Q, L; last, if there is grace, E.
+-- ARGV     header (see prelude), then per id: n grace
+--          (slot ttl weight fence trust register owner) ...
+--          trust is for how many ms the holder may still believe in the slot;
+--          register is '1' to put it back whatever the store remembers.
+-- Returns  the server's time in ms; per slot 0 lost, 1 held, 2 put back; and last
+--          the slot ids of the caller's own process that were granted.
+--
+-- A slot that is there is renewed without looking at the marker. One that is not
+-- is put back only while the server recovers from having lost its memory; or when
+-- somebody else has evicted it (its record in M is still there), if there is room.
+local call, K, A = redis.call, KEYS, ARGV
+local time = call('TIME')
+local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+local nows = string.format('%.0f', now)
+local out, o = {now}, 1
+
+-- @prelude
+
+local i, k = 2, 1
+while A[i] do
+	local n = A[i] + 0
+	GRACE = A[i + 1] + 0
+	S, M, Q, L = K[k], K[k + 1], K[k + 2], K[k + 3]
+	local slots = {}
+	for j = 1, n do slots[j] = A[i + 2 + 7 * (j - 1)] end
+	local scores = call('ZMSCORE', S, unpack(slots))
+	local opened = false
+	local most, held, h = 0, {}, 0
+	for j = 1, n do
+		local a = i + 2 + 7 * (j - 1)
+		local slot, ttl, trust, register = slots[j], A[a + 1] + 0, A[a + 4] + 0, A[a + 5] == '1'
+		if scores[j] and scores[j] + 0 > now then
+			held[h + 1], held[h + 2] = string.format('%.0f', now + ttl), slot
+			h = h + 2
+			if ttl > most then most = ttl end
+			out[o + j] = 1
+		else
+			if not opened then
+				open(k)
+				opened = true
+			end
+			local r = call('HGET', M, slot)
+			local state, w = string.match(r or '', '^(%a) (%d+)')
+			local holds = state == 'h' or state == 'g'
+			w = holds and w + 0 or A[a + 2] + 0
+			if holds and not scores[j] then -- evicted by somebody else: not in S, and still in extra
+				extra, active, dirty = extra - (w - 1), active - (w - 1), true
+			end
+			local back
+			if state == 'd' then
+				back = false
+			elseif register or trust > 0 and recovering(not scores[j] and not r) > 0 then
+				back = true
+			else
+				back = trust > 0 and not scores[j] and state == 'h' and waiting == 0 and fits(w, set or math.huge)
+			end
+			if back then
+				if scores[j] then -- lapsed, and still there
+					for d = #dead, 1, -1 do
+						if dead[d] == slot then table.remove(dead, d) end
+					end
+					if holds then extra, deadExtra = extra - (w - 1), deadExtra - (w - 1) end
+				end
+				local had = A[a + 3] + 0
+				grant(slot, w, ttl, false, WAKE, A[a + 6], 'h', had > 0 and had or nil)
+				out[o + j] = 2
+			else
+				if holds and not scores[j] then call('HDEL', M, slot) end
+				out[o + j] = 0
+			end
+		end
+	end
+	if h > 0 then
+		call('ZADD', S, 'XX', 'GT', unpack(held))
+		keep(S, most)
+		if call('PTTL', M) >= 0 then keep(M, most) end
+	end
+	if opened then shut() end
+	o = o + n
+	i = i + 2 + 7 * n
+	k = k + 4
+end
+return finish(out)

@@ -1,0 +1,25 @@
+-- usage: how an id stands. It writes nothing.
+--
+-- KEYS     S, M, Q, L
+-- ARGV     header (see prelude), the asker's limit, '1' to list the holders too
+-- Returns  the server's time in ms, active, limit, 1 if that was set by hand,
+--          waiting, ms until the next slot lapses (0: none is held); then per
+--          holder its slot id, ms until it lapses, and its record in M or ''.
+local call, K, A = redis.call, KEYS, ARGV
+local time = call('TIME')
+local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+local nows = string.format('%.0f', now)
+
+-- @prelude
+
+open(1)
+local out = {now, active, set or A[2] + 0, set and 1 or 0, waiting, lapse()}
+if A[3] == '1' then
+	local members = call('ZRANGE', S, '(' .. nows, '+inf', 'BYSCORE', 'WITHSCORES')
+	local o = 6
+	for j = 1, #members, 2 do
+		out[o + 1], out[o + 2], out[o + 3] = members[j], members[j + 1] - now, call('HGET', M, members[j]) or ''
+		o = o + 3
+	end
+end
+return out

@@ -1,0 +1,275 @@
+// Package store says what a place that keeps slots must do.
+//
+// A store is asked five things, always by id (what is limited) and slot id
+// (who asks): acquire, renew, release, usage, clear. "Full" and "lost" are
+// answers; an error means that the store could not be asked, or did not
+// answer in time, and that nothing is known about what it did.
+//
+// # The contract
+//
+// Every store that passes package storetest keeps these rules.
+//
+//   - A slot id is the identity of a request, chosen by the asker and never
+//     used for a second one. Asking again with the same slot id is the retry
+//     and the poll in one: it answers the same grant, or keeps the same place
+//     in line. So an answer that got lost cannot leak a slot.
+//   - Only durations cross the contract, never points in time. A store goes by
+//     one clock, its own.
+//   - A slot counts from its grant until it is released, cleared, or lapses:
+//     its TTL has passed since the grant or the last renewal. Renewing never
+//     shortens that.
+//   - At every instant of the store's clock the weights of the slots that count
+//     sum to at most the limit in force at the last grant. The limit is the one
+//     set in the store, if one is set, else the one the asker brought along. A
+//     waiter's grant is judged by the waiter's own limit, never by the limit of
+//     whoever made room.
+//   - Grants to those who wait follow the order in which they joined. While
+//     somebody waits, nobody else is granted: not even a slot which the head of
+//     the line is too heavy to take.
+//   - A place in line lives [Life] after it was last asked for, a grant made to
+//     a waiter must be claimed (by asking again) within [Claim]. What is not
+//     claimed goes to the next; its waiter may come back with its ticket and
+//     stands where it stood.
+//   - Whoever makes or finds room hands it on in the same atomic step.
+//   - An id that nobody holds, waits for, or has set a limit for takes no room.
+//
+// The package is experimental: the contract may still grow by optional
+// capabilities, which are found by type assertion ([Waker], [Lister],
+// [Limiter], [Counter]).
+package store
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+)
+
+const (
+	// Life is how long a place in line lives without being asked for. A waiter
+	// asks each second, so two polls may be lost before it loses its place.
+	Life = 3 * time.Second
+
+	// Claim is how long a grant waits to be claimed by its waiter.
+	Claim = 2 * time.Second
+)
+
+// Store keeps slots. Its methods are safe for concurrent use, and return when
+// ctx is over at the latest.
+type Store interface {
+	// Acquire asks for r.Weight slots of r.ID at once, or asks again.
+	Acquire(ctx context.Context, r *Request) (Decision, error)
+
+	// Renew makes each slot last its TTL from now, and answers in the order of
+	// the renewals. It is one call so that a thousand leases are not a thousand
+	// round trips; one slot's failure is its own.
+	Renew(ctx context.Context, rs []Renewal) []Renewed
+
+	// Release gives a slot or a place in line back, and hands on the room. It
+	// reports whether there was something to give back: releasing twice, or
+	// what has lapsed, changes nothing. (A bare slot that has lapsed but was not
+	// swept yet may be reported as given back.)
+	Release(ctx context.Context, r *Release) (freed bool, err error)
+
+	// Usage tells how an id stands, and changes nothing. The limit it answers
+	// is the one set in the store, else the one given.
+	Usage(ctx context.Context, id string, limit int) (Usage, error)
+
+	// Clear takes slots away from their holders, and hands on the room. It
+	// answers how many slot ids it took.
+	Clear(ctx context.Context, c Clear) (int, error)
+}
+
+// Request asks for slots.
+type Request struct {
+	ID     string        // what is limited
+	SlotID string        // who asks
+	Weight int           // how many slots, at least 1
+	Limit  int           // the asker's limit; one set in the store wins
+	TTL    time.Duration // how long a grant lasts without renewal
+
+	// Queue is how many may wait for ID; a request that finds so many is
+	// refused. Zero or less: this request does not wait at all.
+	Queue int
+
+	// Ticket is the one that an earlier decision about this slot id gave. A
+	// waiter that finds itself forgotten stands where it stood.
+	Ticket uint64
+
+	// Owner describes the asker to whoever lists holders.
+	Owner string
+
+	// Bare asks for a slot and no more: no fence, no owner. It saves the store
+	// what it would have to remember about a lease.
+	Bare bool
+
+	// Budget is the most the store may take to answer, beside ctx. Zero: as
+	// long as ctx allows.
+	Budget time.Duration
+
+	// Grace is how long a store that finds it has lost its memory refuses
+	// grants, so that holders can say what they hold. Zero: not at all.
+	Grace time.Duration
+}
+
+// Outcome is what a store decided about a request.
+type Outcome uint8
+
+// The outcomes of a request.
+const (
+	Full       Outcome = iota // no room, and no place in line asked for
+	Granted                   // yours for Request.TTL
+	Waiting                   // in line; ask again after RetryIn, or when woken
+	LineFull                  // no room, and Request.Queue others wait already
+	TooHeavy                  // heavier than the whole limit
+	Recovering                // the store lost its memory: no grants for RetryIn
+)
+
+// String returns the outcome in words.
+func (o Outcome) String() string {
+	switch o {
+	case Full:
+		return "full"
+	case Granted:
+		return "granted"
+	case Waiting:
+		return "waiting"
+	case LineFull:
+		return "line full"
+	case TooHeavy:
+		return "too heavy"
+	case Recovering:
+		return "recovering"
+	}
+	return "unknown"
+}
+
+// Decision answers a Request.
+type Decision struct {
+	Outcome Outcome
+	Active  int    // the sum of weights held, after the decision
+	Limit   int    // the limit that was applied
+	Waiting int    // how many wait
+	Place   int    // Waiting: 1 is the head of the line
+	Fence   uint64 // Granted, not Bare: rises with every grant of this id
+	Ticket  uint64 // Waiting: the place in line, for a Request that comes back
+
+	// RetryIn: until the next slot of this id lapses (Full, LineFull); until it
+	// is worth asking again without being woken (Waiting); until grants are made
+	// again (Recovering). Zero: not known.
+	RetryIn time.Duration
+}
+
+// Renewal asks for more time for one slot.
+type Renewal struct {
+	ID     string
+	SlotID string
+	TTL    time.Duration
+
+	// Weight, Fence, Owner and Trust let a store that has lost its memory put the
+	// slot back. Trust is how long its holder may still believe in it; with none
+	// left nothing is put back.
+	Weight int
+	Fence  uint64
+	Owner  string
+	Trust  time.Duration
+	Grace  time.Duration // as Request.Grace
+
+	// Register puts the slot back whatever the store remembers, above the limit
+	// too: it was granted without the store, while that could not be asked.
+	Register bool
+}
+
+// Kept is what a store answers to one renewal.
+type Kept uint8
+
+// The answers to a renewal.
+const (
+	Lost    Kept = iota // not yours any more
+	Held                // yours for another TTL
+	PutBack             // was forgotten, and is yours again for another TTL
+)
+
+// Renewed answers a Renewal. Err means that the store could not be asked.
+type Renewed struct {
+	Kept Kept
+	Err  error
+}
+
+// Release gives back a slot, or a place in line.
+type Release struct {
+	ID     string
+	SlotID string
+	Budget time.Duration // as Request.Budget
+	Grace  time.Duration // as Request.Grace: handing on room is a grant
+
+	// Async, if not nil, lets the store return at once, with false and no error.
+	// It is called exactly once, when the release is done or has failed, and must
+	// not block.
+	Async func(id, slotID string, err error)
+}
+
+// Clear takes away one slot, or every slot, of an id.
+type Clear struct {
+	ID     string
+	SlotID string        // empty: all that are held; the line stays
+	TTL    time.Duration // how long to remember that, should a holder try to put it back
+}
+
+// Usage is how an id stands.
+type Usage struct {
+	Active   int           // the sum of weights held
+	Limit    int           // the limit that applies
+	LimitSet bool          // Limit is one that was set in the store
+	Waiting  int           // how many wait
+	NextIn   time.Duration // until the next slot lapses; zero: none is held
+}
+
+// Waker is a Store that can tell when asking again is worth while.
+type Waker interface {
+	// OnWake has wake called with the slot ids whose standing may have changed:
+	// a waiter that was granted or must go, a holder whose slot was cleared; an
+	// empty slot id means any waiter, since word may have been lost. It is a hint
+	// and may be lost. wake must not block. stop ends the calls.
+	OnWake(wake func(slotID string)) (stop func())
+}
+
+// Lister is a Store that can list what it keeps.
+type Lister interface {
+	// Holders lists who holds slots of id, in the order of their grants.
+	Holders(ctx context.Context, id string) ([]Holder, error)
+	// IDs lists the ids that are held, in no order; one may come twice.
+	IDs(ctx context.Context) iter.Seq2[string, error]
+}
+
+// Holder is one slot id and what it holds.
+type Holder struct {
+	SlotID string
+	Weight int
+	Fence  uint64        // zero: the slot was taken bare
+	Owner  string        // as Request.Owner
+	Age    time.Duration // since the grant; zero: not known
+	Left   time.Duration // until it lapses
+}
+
+// Limiter is a Store that can keep a limit, which then wins over any that
+// requests bring along.
+type Limiter interface {
+	// SetLimit sets the limit of id for all who share the store. Zero pauses the
+	// id: nobody is granted. Raising it hands on the room.
+	SetLimit(ctx context.Context, id string, limit int) error
+	// ResetLimit takes off what SetLimit set.
+	ResetLimit(ctx context.Context, id string) error
+}
+
+// Counter is a Store that can tell how many processes share it.
+type Counter interface {
+	// Peers says that this process lives, for ttl, and answers how many do,
+	// itself included.
+	Peers(ctx context.Context, ttl time.Duration) (int, error)
+}
+
+// ErrConfig is what an error is when asking again will not mend it: the key has
+// another type, a password or a right is missing. It is not an outage, and must
+// not be taken for one.
+var ErrConfig = errors.New("store: misconfigured")

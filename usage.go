@@ -1,0 +1,187 @@
+package gotsem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync/atomic"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+// Usage is how an id stands.
+type Usage struct {
+	Active   int           // the sum of weights held
+	Limit    int           // the limit that applies
+	LimitSet bool          // it was set with SetLimit
+	Waiting  int           // how many wait in line
+	NextIn   time.Duration // until the next slot lapses if it is not renewed; 0: none is held
+}
+
+// Usage tells how id stands. It changes nothing, and asks the store once.
+func (s *Semaphore) Usage(ctx context.Context, id string) (Usage, error) {
+	limit, err := s.check(ctx, id, 1)
+	if err != nil {
+		return Usage{}, err
+	}
+	var u store.Usage
+	err = s.guard.call(ctx, id, func(ctx context.Context) (err error) {
+		u, err = s.opt.Store.Usage(ctx, id, limit)
+		return err
+	})
+	return Usage(u), err
+}
+
+// Holder is one lease, or one slot of a TryAcquire.
+type Holder struct {
+	SlotID string
+	Weight int
+	Since  time.Time // by this process's clock; zero: not known, the slot was taken by TryAcquire
+	Until  time.Time // when it lapses if it is not renewed, by this process's clock
+	Fence  uint64    // 0: taken by TryAcquire
+	Owner  string    // host:pid and label; empty: taken by TryAcquire
+}
+
+// Holders lists who holds slots of id, the oldest first.
+func (s *Semaphore) Holders(ctx context.Context, id string) ([]Holder, error) {
+	if _, err := s.check(ctx, id, 1); err != nil {
+		return nil, err
+	}
+	l, ok := s.opt.Store.(store.Lister)
+	if !ok {
+		return nil, s.cannot("list holders")
+	}
+	var hs []store.Holder
+	err := s.guard.call(ctx, id, func(ctx context.Context) (err error) {
+		hs, err = l.Holders(ctx, id)
+		return err
+	})
+	now := time.Now()
+	out := make([]Holder, len(hs))
+	for i, h := range hs {
+		out[i] = Holder{SlotID: h.SlotID, Weight: h.Weight, Until: now.Add(h.Left), Fence: h.Fence, Owner: h.Owner}
+		if h.Age > 0 {
+			out[i].Since = now.Add(-h.Age)
+		}
+	}
+	return out, err
+}
+
+// IDs lists the ids that are held at the moment, in no order; one may come twice
+// if the store changes meanwhile. It walks over all that the store keeps, a piece
+// at a time, and is not bounded by StoreTimeout but by ctx.
+func (s *Semaphore) IDs(ctx context.Context) iter.Seq2[string, error] {
+	l, ok := s.opt.Store.(store.Lister)
+	if !ok {
+		return func(yield func(string, error) bool) { yield("", s.cannot("list ids")) }
+	}
+	return l.IDs(ctx)
+}
+
+// SetLimit sets the limit of id for every process that shares the store. It wins
+// over Options.Limit and LimitFunc until ResetLimit. Raising it lets waiters in at
+// once; lowering it takes nothing away, but nothing is granted until less than
+// the new limit is held. 0 pauses the id.
+func (s *Semaphore) SetLimit(ctx context.Context, id string, n int) error {
+	if n < 0 {
+		return fmt.Errorf("gotsem: %q: limit %d: 0 pauses, ResetLimit takes a set limit off", id, n)
+	}
+	return s.limiter(ctx, id, func(ctx context.Context, l store.Limiter) error { return l.SetLimit(ctx, id, n) })
+}
+
+// ResetLimit takes off what SetLimit set: Options.Limit and LimitFunc count again.
+func (s *Semaphore) ResetLimit(ctx context.Context, id string) error {
+	return s.limiter(ctx, id, func(ctx context.Context, l store.Limiter) error { return l.ResetLimit(ctx, id) })
+}
+
+func (s *Semaphore) limiter(ctx context.Context, id string, do func(context.Context, store.Limiter) error) error {
+	if _, err := s.check(ctx, id, 1); err != nil {
+		return err
+	}
+	l, ok := s.opt.Store.(store.Limiter)
+	if !ok {
+		return s.cannot("keep limits")
+	}
+	if s.known != nil {
+		s.known.forget(id)
+	}
+	return s.guard.call(ctx, id, func(ctx context.Context) error { return do(ctx, l) })
+}
+
+// Revoke takes the lease with that slot id away from its holder, wherever that
+// is: its Context ends, at once if the store can push, at its next renewal at the
+// latest. The head of the line has the room at once. It reports whether there was
+// such a lease; a wrong slot id harms nobody.
+func (s *Semaphore) Revoke(ctx context.Context, id, slotID string) (bool, error) {
+	if slotID == "" {
+		return false, errors.New("gotsem: revoke: the slot id is empty: Holders lists them")
+	}
+	n, err := s.clear(ctx, id, slotID)
+	return n > 0, err
+}
+
+// clear takes one slot, or with none named all of them.
+func (s *Semaphore) clear(ctx context.Context, id, slotID string) (n int, err error) {
+	if _, err := s.check(ctx, id, 1); err != nil {
+		return 0, err
+	}
+	err = s.guard.call(ctx, id, func(ctx context.Context) (err error) {
+		n, err = s.opt.Store.Clear(ctx, store.Clear{ID: id, SlotID: slotID, TTL: s.opt.TTL})
+		return err
+	})
+	if s.known != nil {
+		s.known.forget(id)
+	}
+	return n, err
+}
+
+func (s *Semaphore) cannot(what string) error {
+	return fmt.Errorf("gotsem: a store of type %T cannot %s", s.opt.Store, what)
+}
+
+// Stats are what a semaphore has counted since it was made, and how it stands.
+type Stats struct {
+	Granted     uint64 // leases and TryAcquire slots that the store granted, or that were admitted without it
+	Refused     uint64 // no room, no place in line, or too heavy
+	KnownFull   uint64 // of those, refused without asking the store
+	Queued      uint64 // stood in line
+	GaveUp      uint64 // left the line because their ctx was over
+	Released    uint64
+	Lost        uint64 // leases that ended before they were released
+	Renewals    uint64
+	PutBack     uint64 // leases that the store had forgotten, and has again
+	FailedOpen  uint64 // admitted by Outage Open
+	Local       uint64 // admitted by Outage Local, without the store
+	Unavailable uint64 // refused because the store could not be asked
+	Recovering  uint64 // refused because the store was recovering
+	StoreErrors uint64 // calls to the store that failed
+	Outages     uint64 // times that the store was given up for a while
+
+	Held    int           // leases held now
+	Waiting int           // waiters of this process now
+	Waited  time.Duration // in line, summed over those who were granted
+	Down    bool          // the store is given up at the moment
+}
+
+type stats struct {
+	granted, refused, knownFull, queued, gaveUp, released, lost, renewals, putBack,
+	failedOpen, local, unavailable, recovering, storeErrors, outages atomic.Uint64
+	held, wait atomic.Int64
+}
+
+func (s *stats) waited(d time.Duration) { s.wait.Add(int64(d)) }
+
+// Stats returns the counters and gauges of this semaphore. It asks nobody.
+func (s *Semaphore) Stats() Stats {
+	c := &s.stats
+	return Stats{
+		Granted: c.granted.Load(), Refused: c.refused.Load(), KnownFull: c.knownFull.Load(), Queued: c.queued.Load(),
+		GaveUp: c.gaveUp.Load(), Released: c.released.Load(), Lost: c.lost.Load(), Renewals: c.renewals.Load(),
+		PutBack: c.putBack.Load(), FailedOpen: c.failedOpen.Load(), Local: c.local.Load(),
+		Unavailable: c.unavailable.Load(), Recovering: c.recovering.Load(), StoreErrors: c.storeErrors.Load(),
+		Outages: c.outages.Load(), Held: int(c.held.Load()), Waiting: s.line.len(), Waited: time.Duration(c.wait.Load()),
+		Down: s.guard.open.Load(),
+	}
+}
