@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -18,7 +19,7 @@ type shard struct {
 	last  uint64 // the last fence or ticket given; one for all ids, so that forgetting an id forgets no fence
 	woken []string
 	timer *time.Timer
-	armed bool
+	sweep time.Duration // when the timer fires; never: it does not
 
 	spareEntries []*entry // what a busy id leaves behind between two grants
 	spareSlots   []*slot
@@ -28,12 +29,16 @@ type shard struct {
 // spares bounds what a shard keeps for reuse.
 const spares = 32
 
+const never = time.Duration(1<<63 - 1)
+
 // entry is all that is known of one id.
 type entry struct {
 	slots    map[string]*slot // holders and waiters
 	held     []*slot          // holders: a heap, the first to lapse on top
 	line     []*slot          // waiters, by ticket
-	active   int              // the sum of weights in held
+	oldest   *slot            // waiters again, by when they last asked
+	newest   *slot
+	active   int // the sum of weights in held
 	limit    int
 	limitSet bool
 }
@@ -50,6 +55,8 @@ type slot struct {
 	ticket uint64
 	owner  string
 	bare   bool
+
+	older, newer *slot // a waiter's neighbours by when they last asked
 }
 
 func (sh *shard) entry(id string) *entry {
@@ -79,8 +86,10 @@ func (sh *shard) forget(id string, e *entry) {
 	if len(sh.spareEntries) < spares && cap(e.held) <= spares && cap(e.line) <= spares {
 		sh.spareEntries = append(sh.spareEntries, e)
 	}
-	if len(sh.ids) == 0 && sh.peak > 1024 {
-		sh.ids, sh.peak = nil, 0
+	if sh.peak > 1024 && len(sh.ids) <= sh.peak/8 {
+		ids := make(map[string]*entry, len(sh.ids)) // maps.Clone keeps the room
+		maps.Copy(ids, sh.ids)
+		sh.ids, sh.peak = ids, len(ids)
 	}
 }
 
@@ -108,15 +117,16 @@ func (e *entry) nextIn(now time.Duration) time.Duration {
 	return e.held[0].until - now
 }
 
-// first returns who will be the first to lapse: of the holders, and of the line.
-func (e *entry) first() (s [2]*slot) {
+// due returns when the first of e lapses.
+func (e *entry) due() time.Duration {
+	due := never
 	if len(e.held) > 0 {
-		s[0] = e.held[0]
+		due = e.held[0].until
 	}
-	if len(e.line) > 0 {
-		s[1] = e.line[0]
+	if e.oldest != nil {
+		due = min(due, e.oldest.until)
 	}
-	return s
+	return due
 }
 
 // settle makes e true for now: what has lapsed is gone, and the room is handed
@@ -124,6 +134,9 @@ func (e *entry) first() (s [2]*slot) {
 func (e *entry) settle(sh *shard, now time.Duration) {
 	for len(e.held) > 0 && e.held[0].until <= now {
 		e.drop(sh, e.held[0])
+	}
+	for e.oldest != nil && e.oldest.until <= now {
+		e.drop(sh, e.oldest)
 	}
 	e.advance(sh, now)
 }
@@ -134,15 +147,13 @@ func (e *entry) advance(sh *shard, now time.Duration) {
 		head := e.line[0]
 		limit := e.limitFor(head.limit)
 		switch {
-		case head.until <= now:
-			e.drop(sh, head)
 		case limit > 0 && head.weight > limit: // the limit was lowered under it
 			sh.wake(head.id)
 			e.drop(sh, head)
 		case e.active+head.weight > limit:
 			return
 		default:
-			e.line = slices.Delete(e.line, 0, 1)
+			e.unline(head)
 			e.hold(sh, head, now, now+store.Claim)
 			sh.wake(head.id)
 		}
@@ -154,7 +165,9 @@ func (e *entry) acquire(sh *shard, r *store.Request, now time.Duration) store.De
 	sl := e.slots[r.SlotID]
 	limit := e.limitFor(r.Limit)
 	if sl != nil && sl.at < 0 { // a waiter asks again
-		sl.until, sl.limit, sl.owner = now+store.Life, r.Limit, r.Owner
+		sl.limit, sl.owner = r.Limit, r.Owner
+		e.unask(sl)
+		e.ask(sl, now)
 		if limit > 0 && sl.weight > limit { // it became too heavy while it waited
 			e.drop(sh, sl)
 		}
@@ -230,8 +243,8 @@ func (e *entry) drop(sh *shard, sl *slot) {
 	if sl.at >= 0 {
 		e.active -= sl.weight
 		e.unheap(sl)
-	} else if at, ok := e.place(sl.ticket); ok {
-		e.line = slices.Delete(e.line, at, at+1)
+	} else {
+		e.unline(sl)
 	}
 	if *sl = (slot{}); len(sh.spareSlots) < spares {
 		sh.spareSlots = append(sh.spareSlots, sl)
@@ -243,17 +256,54 @@ func (e *entry) place(ticket uint64) (int, bool) {
 	return slices.BinarySearchFunc(e.line, ticket, func(s *slot, t uint64) int { return cmp.Compare(s.ticket, t) })
 }
 
+// join makes sl a waiter.
 func (e *entry) join(sh *shard, sl *slot, r *store.Request, now time.Duration) {
 	if sl.ticket = r.Ticket; sl.ticket == 0 {
 		sl.ticket = sh.next(now)
 	}
-	sl.until = now + store.Life
 	at, taken := e.place(sl.ticket)
 	for taken { // a made-up ticket: stand behind its owner
 		sl.ticket++
 		at, taken = e.place(sl.ticket)
 	}
 	e.line = slices.Insert(e.line, at, sl)
+	e.ask(sl, now)
+}
+
+// unline makes sl no waiter any more.
+func (e *entry) unline(sl *slot) {
+	e.unask(sl)
+	if at, _ := e.place(sl.ticket); at > 0 || len(e.line) < spares {
+		e.line = slices.Delete(e.line, at, at+1)
+	} else { // the head of a long line goes without moving all the others
+		e.line[0] = nil
+		e.line = e.line[1:]
+	}
+}
+
+// ask notes that a waiter asked now: it lives from then on.
+func (e *entry) ask(sl *slot, now time.Duration) {
+	sl.until = now + store.Life
+	if sl.older = e.newest; e.newest != nil {
+		e.newest.newer = sl
+	} else {
+		e.oldest = sl
+	}
+	e.newest = sl
+}
+
+func (e *entry) unask(sl *slot) {
+	if sl.older != nil {
+		sl.older.newer = sl.newer
+	} else {
+		e.oldest = sl.newer
+	}
+	if sl.newer != nil {
+		sl.newer.older = sl.older
+	} else {
+		e.newest = sl.older
+	}
+	sl.older, sl.newer = nil, nil
 }
 
 // hold makes sl a holder.

@@ -42,6 +42,7 @@ func New() *Store {
 	s := &Store{hash: maphash.MakeSeed(), start: time.Now()}
 	for i := range s.shards {
 		s.shards[i].epoch = uint64(s.start.UnixMicro())
+		s.shards[i].sweep = never
 	}
 	return s
 }
@@ -54,11 +55,12 @@ var (
 	_ store.Counter = (*Store)(nil)
 )
 
-// shard returns the shard of id, locked.
-func (s *Store) shard(id string) *shard {
+// lock returns the shard of id, locked, and the time: one that was read before
+// might be older than what others have done meanwhile.
+func (s *Store) lock(id string) (*shard, time.Duration) {
 	sh := &s.shards[maphash.String(s.hash, id)%shards]
 	sh.mu.Lock()
-	return sh
+	return sh, time.Since(s.start)
 }
 
 // Acquire implements store.Store. It never fails but for a request that says
@@ -70,8 +72,7 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	if r.Weight < 1 || r.TTL <= 0 {
 		return store.Decision{}, fmt.Errorf("memstore: acquire %q: weight %d must be at least 1 and ttl %v above zero", r.ID, r.Weight, r.TTL)
 	}
-	now := time.Since(s.start)
-	sh := s.shard(r.ID)
+	sh, now := s.lock(r.ID)
 	e := sh.entry(r.ID)
 	e.settle(sh, now)
 	d := e.acquire(sh, r, now)
@@ -87,8 +88,7 @@ func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
 			out[i].Err = err
 			continue
 		}
-		now := time.Since(s.start)
-		sh := s.shard(r.ID)
+		sh, now := s.lock(r.ID)
 		e := sh.entry(r.ID)
 		e.settle(sh, now)
 		out[i].Kept = e.renew(sh, r, now)
@@ -111,8 +111,7 @@ func (s *Store) Release(ctx context.Context, r *store.Release) (bool, error) {
 }
 
 func (s *Store) release(id, slotID string) (freed bool) {
-	now := time.Since(s.start)
-	sh := s.shard(id)
+	sh, now := s.lock(id)
 	e := sh.ids[id]
 	if e == nil {
 		sh.mu.Unlock()
@@ -133,8 +132,7 @@ func (s *Store) Usage(ctx context.Context, id string, limit int) (store.Usage, e
 	if err := check(ctx, id, "-"); err != nil {
 		return store.Usage{}, err
 	}
-	now := time.Since(s.start)
-	sh := s.shard(id)
+	sh, now := s.lock(id)
 	e := sh.entry(id)
 	e.settle(sh, now)
 	u := store.Usage{Active: e.active, Limit: e.limitFor(limit), LimitSet: e.limitSet, Waiting: len(e.line), NextIn: e.nextIn(now)}
@@ -148,8 +146,7 @@ func (s *Store) Clear(ctx context.Context, c store.Clear) (int, error) {
 	if err := check(ctx, c.ID, "-"); err != nil {
 		return 0, err
 	}
-	now := time.Since(s.start)
-	sh := s.shard(c.ID)
+	sh, now := s.lock(c.ID)
 	e := sh.entry(c.ID)
 	e.settle(sh, now)
 	var gone []*slot
@@ -184,8 +181,7 @@ func (s *Store) setLimit(ctx context.Context, id string, limit int, set bool) er
 	if err := check(ctx, id, "-"); err != nil {
 		return err
 	}
-	now := time.Since(s.start)
-	sh := s.shard(id)
+	sh, now := s.lock(id)
 	e := sh.entry(id)
 	e.limit, e.limitSet = limit, set
 	e.settle(sh, now)
@@ -198,8 +194,7 @@ func (s *Store) Holders(ctx context.Context, id string) ([]store.Holder, error) 
 	if err := check(ctx, id, "-"); err != nil {
 		return nil, err
 	}
-	now := time.Since(s.start)
-	sh := s.shard(id)
+	sh, now := s.lock(id)
 	e := sh.entry(id)
 	e.settle(sh, now)
 	out := make([]store.Holder, 0, len(e.held))
@@ -269,10 +264,8 @@ func (s *Store) changeWakers(change func([]*waker) []*waker) {
 // leave forgets e if nothing is left of it, sees to it that what lapses is
 // noticed though nobody asks, unlocks, and wakes whom the call concerned.
 func (s *Store) leave(sh *shard, id string, e *entry, now time.Duration) {
+	s.arm(sh, e.due(), now)
 	sh.forget(id, e)
-	if !sh.armed && len(sh.ids) > 0 {
-		s.arm(sh, now)
-	}
 	s.unlock(sh)
 }
 
@@ -297,44 +290,32 @@ func (s *Store) unlock(sh *shard) {
 // and need not be prompt.
 const sweepEvery = time.Second
 
-func (s *Store) arm(sh *shard, now time.Duration) {
-	sh.armed = true
-	next := time.Duration(-1)
-	for _, e := range sh.ids {
-		for _, sl := range e.first() {
-			if sl != nil && (next < 0 || sl.until < next) {
-				next = sl.until
-			}
-		}
-		if next >= 0 && next-now <= sweepEvery {
-			break
-		}
-	}
-	if next < 0 {
-		sh.armed = false // only limits are kept, and those do not lapse
+// arm has sh swept when something lapses at due.
+func (s *Store) arm(sh *shard, due, now time.Duration) {
+	if due == never { // but for limits, which do not lapse
 		return
 	}
-	wait := max(next-now, sweepEvery)
-	if sh.timer == nil {
-		sh.timer = time.AfterFunc(wait, func() { s.sweep(sh) })
+	if due = max(due, now+sweepEvery); due >= sh.sweep {
+		return
+	}
+	if sh.sweep = due; sh.timer == nil {
+		sh.timer = time.AfterFunc(due-now, func() { s.sweep(sh) })
 	} else {
-		sh.timer.Reset(wait)
+		sh.timer.Reset(due - now)
 	}
 }
 
 func (s *Store) sweep(sh *shard) {
 	sh.mu.Lock()
 	now := time.Since(s.start)
+	due := never
 	for id, e := range sh.ids {
 		e.settle(sh, now)
-		for len(e.line) > 0 && e.line[len(e.line)-1].until <= now { // the dead behind a live head
-			e.drop(sh, e.line[len(e.line)-1])
-		}
+		due = min(due, e.due())
 		sh.forget(id, e)
 	}
-	if sh.armed = false; len(sh.ids) > 0 {
-		s.arm(sh, now)
-	}
+	sh.sweep = never
+	s.arm(sh, due, now)
 	s.unlock(sh)
 }
 

@@ -106,13 +106,17 @@ func (p *pump) enqueue(o *op) {
 // answered, or was to lead a trip, at the last moment.
 func (p *pump) leave(o *op) bool {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	select {
-	case <-o.turn:
+	if o.landed { // its answer is there, and the word of it on its way
+		p.mu.Unlock()
+		<-o.turn
 		return false
-	default:
 	}
-	o.gone.Store(true)
+	defer p.mu.Unlock()
+	if o.lead != nil {
+		<-o.turn
+		return false
+	}
+	o.gone = true
 	if o.verb == acquire {
 		if p.ghosts == nil {
 			p.ghosts = make(map[string]chan struct{})
@@ -136,12 +140,13 @@ func (p *pump) awaitGhost(ctx context.Context, slot string) {
 	}
 }
 
-// lay ends the ghosts of a batch. mu is held.
+// lay notes that a batch has landed, and ends its ghosts. mu is held.
 func (p *pump) lay(batch []*op) {
-	if len(p.ghosts) == 0 {
-		return
-	}
 	for _, o := range batch {
+		o.landed = true
+		if len(p.ghosts) == 0 {
+			continue
+		}
 		if ghost := p.ghosts[o.slot]; ghost != nil && o.verb == acquire {
 			close(ghost)
 			delete(p.ghosts, o.slot)
@@ -155,11 +160,11 @@ func (p *pump) take() (batch []*op, leader *op) {
 	n := min(len(p.queue), batchMax)
 	batch = make([]*op, 0, n)
 	for i, o := range p.queue[:n] {
-		if o.gone.Load() {
+		if o.gone {
 			p.lay(p.queue[i : i+1])
 			continue
 		}
-		if leader == nil && o.turn != nil && !o.hasty {
+		if leader == nil && o.async == nil && !o.hasty {
 			leader = o
 		}
 		batch = append(batch, o)
@@ -218,19 +223,22 @@ func (p *pump) carry(batch []*op) {
 		for i, o := range batch {
 			o.answer = copies[i].answer
 		}
+		p.land(batch, false)
 		tell(batch, nil)
-		p.land(nil, false)
 		return
 	case <-timer.C:
 	}
 	for _, o := range batch {
 		o.err = errTimeout
 	}
-	tell(batch, nil)
 	p.mu.Lock()
+	for _, o := range batch {
+		o.landed = true // their ghosts stay until the trip really ends
+	}
 	p.abandoned++
 	full := p.abandoned >= abandonedMax
 	p.mu.Unlock()
+	tell(batch, nil)
 	if !full { // else its place is not given on before it has ended
 		p.land(nil, true)
 	}
@@ -256,8 +264,8 @@ func (p *pump) trip(ctx context.Context, batch []*op, self *op) {
 		ctx = deadlineContext{ctx, due}
 	}
 	err := p.store.fly(ctx, batch)
-	tell(batch, self)
 	p.land(batch, err != nil && isTimeout(err) && time.Since(began) >= batch[0].budget)
+	tell(batch, self)
 }
 
 // land ends a trip: what has gathered goes on the next. dead says that Redis did

@@ -54,8 +54,9 @@ var (
 	_ store.Counter = (*Store)(nil)
 )
 
-// defaultBudget bounds a call that says nothing of its own.
-const defaultBudget = 250 * time.Millisecond
+// defaultBudget bounds a call that says nothing of its own, and whose ctx has no
+// deadline: every call has an end.
+const defaultBudget = 5 * time.Second
 
 // New returns a store whose ids lie at prefix+id. rdb stays the caller's and is
 // never closed; unless it has ContextTimeoutEnabled, the store speaks to Redis over
@@ -125,7 +126,8 @@ func (s *Store) free(o *op, left bool) {
 	if left {
 		return
 	}
-	o.question, o.answer, o.async, o.next, o.alone[0] = question{}, answer{}, nil, nil, nil
+	turn := o.turn
+	*o = op{turn: turn}
 	s.ops.Put(o)
 }
 
@@ -310,14 +312,25 @@ func (s *Store) IDs(ctx context.Context) iter.Seq2[string, error] {
 		}
 		more := true
 		scan := func(ctx context.Context, node redis.Cmdable) error {
-			it := node.ScanType(ctx, 0, globEscape(s.prefix)+"*", 1000, "zset").Iterator()
-			for more && it.Next(ctx) {
-				key := it.Val()
-				if id := key[len(s.prefix):]; id != "" && !strings.HasPrefix(key, "gotsem:") {
-					more = yield(id, nil)
+			for cursor := uint64(0); more; {
+				page, next, err := node.ScanType(ctx, cursor, globEscape(s.prefix)+"*", 1000, "zset").Result()
+				if err != nil {
+					return err
+				}
+				ids, err := s.held(ctx, node, page)
+				if err != nil {
+					return err
+				}
+				for _, id := range ids {
+					if more = more && yield(id, nil); !more {
+						return nil
+					}
+				}
+				if cursor = next; cursor == 0 {
+					return nil
 				}
 			}
-			return it.Err()
+			return nil
 		}
 		var err error
 		if cl, ok := s.client.UniversalClient.(*redis.ClusterClient); ok {
@@ -334,6 +347,35 @@ func (s *Store) IDs(ctx context.Context) iter.Seq2[string, error] {
 			yield("", classify(err))
 		}
 	}
+}
+
+// held returns the ids of those keys that somebody holds at the moment: a key
+// outlives its last slot a little.
+func (s *Store) held(ctx context.Context, node redis.Cmdable, page []string) (ids []string, err error) {
+	keys := slices.DeleteFunc(page, func(key string) bool {
+		return len(key) == len(s.prefix) || strings.HasPrefix(key, "gotsem:")
+	})
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	now, err := node.Time(ctx).Result()
+	if err != nil {
+		return nil, err
+	}
+	pipe := node.Pipeline()
+	counts := make([]*redis.IntCmd, len(keys))
+	for i, key := range keys {
+		counts[i] = pipe.ZCount(ctx, key, fmt.Sprintf("(%d", now.UnixMilli()), "+inf")
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return nil, err
+	}
+	for i, key := range keys {
+		if counts[i].Val() > 0 {
+			ids = append(ids, key[len(s.prefix):])
+		}
+	}
+	return ids, nil
 }
 
 // run runs a script on one id, alone: for what is asked seldom.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -58,12 +57,13 @@ type op struct {
 	question
 	answer
 
-	turn  chan struct{} // told once it is answered, or to lead a trip
-	lead  []*op         // the trip that it leads
-	gone  atomic.Bool   // its caller has left
-	async func(id, slotID string, err error)
-	next  *op // of the same group
-	alone [1]*op
+	turn   chan struct{} // told once it is answered, or to lead a trip
+	lead   []*op         // the trip that it leads
+	gone   bool          // its caller has left
+	landed bool          // it was answered
+	async  func(id, slotID string, err error)
+	next   *op // of the same group
+	alone  [1]*op
 }
 
 // plain reports whether the acquire script may decide o at its top.
@@ -328,10 +328,10 @@ func (s *Store) read(c *call) {
 		s.clocks.read(c.slot, now, c.sent, time.Now())
 	}
 	for _, g := range c.groups {
-		var limit, lapse int64
+		var limit, waiting, lapse int64
 		plain := c.verb == acquire && g.plain()
 		if plain && err == nil {
-			limit, lapse = number(), number()
+			limit, waiting, lapse = number(), number(), number()
 		}
 		for o := g; o != nil; o = o.next {
 			if o.err = err; err != nil {
@@ -340,9 +340,9 @@ func (s *Store) read(c *call) {
 			switch {
 			case plain:
 				n := number()
-				o.decision = store.Decision{Outcome: store.Granted, Active: int(n), Limit: int(limit)}
+				o.decision = store.Decision{Outcome: store.Granted, Active: int(n), Limit: int(limit), Waiting: int(waiting)}
 				if n < 0 {
-					o.decision = store.Decision{Outcome: store.Full, Active: int(-n - 1), Limit: int(limit), RetryIn: ms(lapse)}
+					o.decision = store.Decision{Outcome: store.Full, Active: int(-n - 1), Limit: int(limit), Waiting: int(waiting), RetryIn: ms(lapse)}
 				}
 			case c.verb == acquire:
 				o.decision = store.Decision{

@@ -7,8 +7,8 @@
 --            l n grace  (slot weight limit ttl queue ticket bare owner) ...
 --          keep is the ttl and a little, for the key.
 -- Returns  the server's time in ms; then per id
---            p: limit, ms until the next slot lapses (0: not asked or none), and
---               per slot the active count if granted, else minus it, minus one
+--            p: limit, how many wait, ms until the next slot lapses (0: nobody was
+--               refused, or none is held), and per slot the active count if granted, else minus it, minus one
 --            l: per slot outcome, active, limit, waiting, place, fence, ticket, ms
 --          and last the slot ids of the caller's own process that were granted
 --          on the way. Outcomes: 0 full, 1 granted, 2 waiting, 3 line full,
@@ -33,8 +33,8 @@ while A[i] do
 			local active = call('ZCOUNT', S, '(' .. nows, '+inf')
 			local give = limit - active
 			if give > n then give = n elseif give < 0 then give = 0 end
-			out[o + 1], out[o + 2] = limit, 0
-			o = o + 2
+			out[o + 1], out[o + 2], out[o + 3] = limit, 0, 0
+			o = o + 3
 			if give > 0 then
 				if ttl ~= expiryTTL then expiry, expiryTTL = string.format('%.0f', now + ttl), ttl end
 				if string.byte(A[1]) == 49 then
@@ -77,8 +77,8 @@ while A[i] do
 		else
 			hard = hard or {}
 			hard[#hard + 1] = {i, k, o}
-			for j = 1, n + 2 do out[o + j] = 0 end
-			o = o + n + 2
+			for j = 1, n + 3 do out[o + j] = 0 end
+			o = o + n + 3
 		end
 		i = i + 5 + n
 	else
@@ -177,14 +177,13 @@ for _, h in ipairs(hard) do
 	end
 	advance() -- who came back may be the head, and there may be room
 	if plain then
-		out[o + 1] = set or A[i + 2] + 0
-		out[o + 2] = 0
+		out[o + 1], out[o + 2], out[o + 3] = set or A[i + 2] + 0, waiting, 0
 		for j = 1, n do
 			if got[j][1] == 1 then
-				out[o + 2 + j] = got[j][5]
+				out[o + 3 + j] = got[j][5]
 			else
-				out[o + 2 + j] = -active - 1
-				out[o + 2] = lapse()
+				out[o + 3 + j] = -active - 1
+				out[o + 3] = lapse()
 			end
 		end
 	else

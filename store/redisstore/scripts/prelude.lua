@@ -25,13 +25,23 @@ local set                       -- its limit set by hand, or nil
 local fence, ticket, extra, recounted
 local active, waiting           -- the sum of live weights; the length of the line
 local new                       -- M does not exist
-local dead, deadExtra           -- lapsed members of S that are still there
+local dead, deadExtra           -- the first lapsed members of S that are still there; the extra of those
+local restExtra, more           -- the extra of further ones; there are more than were looked at
 local dirty                     -- the '' field must be written
 local mKeep                     -- how long M must live
 local present                   -- slot id -> ttl: who asks in this very call claims at once
 local given                     -- slot id -> fence, granted while advancing
 local mine, pushes = {}, {}     -- whom to tell: in the caller's process; elsewhere
 local nextLapse
+
+local function extraOf(slots)
+	local sum = 0
+	for _, r in ipairs(call('HMGET', M, unpack(slots))) do
+		local w = r and string.match(r, '^[hg] (%d+)')
+		if w then sum = sum + w - 1 end
+	end
+	return sum
+end
 
 -- open reads how the id stands, and writes nothing.
 local function open(k)
@@ -43,14 +53,19 @@ local function open(k)
 	local l = call('HGET', L, 'n')
 	set = l and l + 0 or nil
 	waiting = new and 0 or call('ZCARD', Q)
-	dead, deadExtra = call('ZRANGE', S, '-inf', nows, 'BYSCORE', 'LIMIT', 0, 1000), 0
+	dead, deadExtra, restExtra, more = call('ZRANGE', S, '-inf', nows, 'BYSCORE', 'LIMIT', 0, 1000), 0, 0, false
 	if #dead > 0 and extra > 0 then
-		for _, r in ipairs(call('HMGET', M, unpack(dead))) do
-			local w = r and string.match(r, '^[hg] (%d+)')
-			if w then deadExtra = deadExtra + w - 1 end
+		deadExtra = extraOf(dead)
+		for page = 1, 9 do -- a call sweeps a thousand, and looks at ten
+			if #dead < 1000 then break end
+			local rest = call('ZRANGE', S, '-inf', nows, 'BYSCORE', 'LIMIT', 1000 * page, 1000)
+			if #rest == 0 then break end
+			restExtra = restExtra + extraOf(rest)
+			more = page == 9 and #rest == 1000
+			if #rest < 1000 then break end
 		end
 	end
-	active = call('ZCOUNT', S, '(' .. nows, '+inf') + extra - deadExtra
+	active = call('ZCOUNT', S, '(' .. nows, '+inf') + extra - deadExtra - restExtra
 	dirty, mKeep, present, given, nextLapse = false, 0, {}, {}, nil
 end
 
@@ -256,8 +271,8 @@ local function lapse()
 	if not nextLapse then
 		local first = call('ZRANGE', S, '(' .. nows, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
 		nextLapse = first[2] and first[2] - now or 0
-		-- More lapsed slots than one call sweeps: asking again at once is worth it.
-		if #dead == 1000 and extra > 0 then nextLapse = 1 end
+		-- More lapsed slots than one call looks at: asking again at once is worth it.
+		if more then nextLapse = 1 end
 	end
 	return nextLapse
 end

@@ -1,0 +1,160 @@
+//go:build unix
+
+package redistest
+
+import (
+	"bytes"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	chunkSize  = 32 << 10
+	underWay   = 1024 // chunks that may be read and not delivered, per direction; then the sender has to wait
+	dialWithin = 5 * time.Second
+)
+
+// link is one connection through a relay: a client's, and the one upstream that belongs to it.
+type link struct {
+	relay      *Relay
+	generation int
+	client     net.Conn
+	loseReply  bool // guarded by relay.mu
+
+	mu     sync.Mutex
+	server net.Conn      // nil until dialled
+	over   chan struct{} // closed by cut
+}
+
+// chunk is what was read at once, and when it is to arrive. No data: the sender has closed.
+type chunk struct {
+	data []byte
+	due  time.Time
+}
+
+// run carries until the link is cut.
+func (l *link) run() {
+	defer l.relay.leave(l)
+	defer l.cut()
+	if !l.pass() {
+		return
+	}
+	server, err := net.DialTimeout("tcp", l.relay.upstream, dialWithin)
+	if err != nil || !l.meet(server) {
+		return
+	}
+	var ways sync.WaitGroup
+	for _, way := range []struct {
+		from, to net.Conn
+		toServer bool
+	}{{l.client, server, true}, {server, l.client, false}} {
+		chunks := make(chan chunk, underWay)
+		ways.Go(func() { l.read(way.from, chunks) })
+		ways.Go(func() { l.write(way.to, chunks, way.toServer) })
+	}
+	ways.Wait()
+	<-l.over // a frozen link is still there when nobody is left to read from
+}
+
+// meet completes the link, unless it was cut while upstream was being dialled.
+func (l *link) meet(server net.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-l.over:
+		server.Close()
+		return false
+	default:
+		l.server = server
+		return true
+	}
+}
+
+// cut closes both ends. It may be called more than once.
+func (l *link) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-l.over:
+		return
+	default:
+	}
+	close(l.over)
+	l.client.Close()
+	if l.server != nil {
+		l.server.Close()
+	}
+}
+
+// pass waits while the relay is a black hole; false if the link is cut.
+func (l *link) pass() bool {
+	select {
+	case <-l.relay.gate():
+		return true
+	case <-l.over:
+		return false
+	}
+}
+
+// read turns what one side sends into chunks. It is apart from write, so that a delay holds up nothing but what it delays.
+func (l *link) read(from net.Conn, chunks chan<- chunk) {
+	defer close(chunks)
+	buffer := make([]byte, chunkSize)
+	for l.pass() {
+		n, err := from.Read(buffer)
+		due := time.Now().Add(time.Duration(l.relay.delay.Load()))
+		if n > 0 && !l.send(chunks, chunk{bytes.Clone(buffer[:n]), due}) {
+			return
+		}
+		if err != nil {
+			l.send(chunks, chunk{due: due})
+			return
+		}
+	}
+}
+
+func (l *link) send(chunks chan<- chunk, c chunk) bool {
+	select {
+	case chunks <- c:
+		return true
+	case <-l.over:
+		return false
+	}
+}
+
+// write delivers chunks when they are due, or does with them what the relay has decided.
+func (l *link) write(to net.Conn, chunks <-chan chunk, toServer bool) {
+	for c := range chunks {
+		if !l.until(c.due) || !l.pass() {
+			return
+		}
+		switch l.relay.judge(l, c, toServer) {
+		case deliver:
+			if _, err := to.Write(c.data); err != nil {
+				l.cut()
+				return
+			}
+		case hangUp:
+			l.cut()
+			return
+		case forget:
+		}
+	}
+}
+
+// until sleeps until then; false if the link is cut.
+func (l *link) until(then time.Time) bool {
+	wait := time.Until(then)
+	if wait <= 0 {
+		return true
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-l.over:
+		return false
+	}
+}

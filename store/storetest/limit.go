@@ -1,0 +1,152 @@
+package storetest
+
+import (
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+var limitTests = []subtest{
+	{name: "a set limit wins", needs: limiter, test: func(w *world) {
+		w.setLimit(2)
+		if u := w.usageOf(w.peer, w.id, 9); u != (store.Usage{Limit: 2, LimitSet: true}) {
+			w.Fatalf("%+v", u)
+		}
+		w.granted("a", limit(1))
+		if d := w.granted("b", limit(1)); d.Limit != 2 {
+			w.Fatalf("the limit is 2: %+v", d)
+		}
+		if d := w.is(w.askOf(w.peer, "c", limit(9)), store.Full, 2, 0); d.Limit != 2 {
+			w.Fatalf("the limit is 2: %+v", d)
+		}
+		w.full("c", limit(9), bare)
+		w.comesTo(store.TooHeavy, "d", limit(9), weight(3))
+		if u := w.usageOf(w.st, "other", 9); u.Limit != 9 || u.LimitSet {
+			w.Fatalf("another id: %+v", u)
+		}
+		w.resetLimit()
+		if u := w.usage(9); u.Limit != 9 || u.LimitSet {
+			w.Fatalf("%+v", u)
+		}
+		w.is(w.ask("c", limit(9)), store.Granted, 3, 0)
+		w.resetLimit() // of none
+	}},
+	{name: "it outlives who is held", needs: limiter, slow: true, test: func(w *world) {
+		w.setLimit(2)
+		w.granted("a", limit(1), ttl(w.unit))
+		w.release("a", true)
+		w.granted("b", limit(1), ttl(w.unit))
+		w.pass(w.unit)
+		w.pass(store.Life + store.Claim)
+		if u := w.usageOf(w.peer, w.id, 9); u != (store.Usage{Limit: 2, LimitSet: true}) {
+			w.Fatalf("%+v", u)
+		}
+	}},
+	{name: "lowering takes nothing away", needs: limiter, test: func(w *world) {
+		for _, slot := range names("a", 10) {
+			w.granted(slot, limit(10))
+		}
+		for i, slot := range names("b", 5) {
+			w.waits(i+1, slot, limit(10))
+		}
+		w.setLimit(4)
+		w.stands(10, 5)
+		w.renew("a0", store.Held)
+		w.is(w.ask("a1", limit(10)), store.Granted, 10, 5)
+		for i := range 6 {
+			w.release(names("a", 10)[i], true)
+			w.stands(9-i, 5) // nobody is granted before less than 4 are held
+		}
+		w.is(w.ask("b0", limit(10)), store.Waiting, 4, 5)
+		w.release("a6", true)
+		w.stands(4, 4)
+		w.is(w.ask("b0", limit(10)), store.Granted, 4, 4)
+	}},
+	{name: "raising lets in at once", needs: limiter, test: func(w *world) {
+		for _, slot := range names("a", 10) {
+			w.granted(slot, limit(10))
+		}
+		for i, slot := range names("b", 5) {
+			w.waits(i+1, slot, limit(10))
+		}
+		w.setLimit(12)
+		w.stands(12, 3)
+		w.is(w.ask("b0", limit(10)), store.Granted, 12, 3)
+		w.is(w.ask("b1", limit(10)), store.Granted, 12, 3)
+		w.is(w.ask("b2", limit(10)), store.Waiting, 12, 3)
+		w.setLimit(100)
+		w.stands(15, 0)
+	}},
+	{name: "zero pauses", needs: limiter, test: func(w *world) {
+		w.granted("a", limit(5))
+		w.setLimit(0)
+		if u := w.usage(5); u != (store.Usage{Active: 1, Limit: 0, LimitSet: true, NextIn: u.NextIn}) {
+			w.Fatalf("%+v", u)
+		}
+		w.full("b", limit(5))
+		w.full("b", limit(5), bare)
+		w.waits(1, "c", limit(5))
+		w.waits(2, "d", limit(5), weight(3)) // not too heavy: a pause ends
+		w.renew("a", store.Held)
+		w.is(w.ask("a", limit(5)), store.Granted, 1, 2)
+		w.release("a", true)
+		w.stands(0, 2)
+		w.setLimit(5)
+		w.stands(4, 0)
+		w.is(w.ask("c", limit(5)), store.Granted, 4, 0)
+	}},
+	{name: "taking it off lets in at once", needs: limiter, test: func(w *world) {
+		w.setLimit(1)
+		w.granted("a", limit(3))
+		w.waits(1, "b", limit(3))
+		w.waits(2, "c", limit(2))
+		w.resetLimit()
+		w.stands(2, 1) // b by its own limit; for c that is full
+		w.is(w.ask("b", limit(3)), store.Granted, 2, 1)
+	}},
+	{name: "lowered below the weight of who waits", needs: limiter, test: func(w *world) {
+		w.granted("a", limit(4))
+		w.waits(1, "b", limit(4), weight(4))
+		w.waits(2, "c", limit(4))
+		w.waits(3, "d", limit(4), weight(3))
+		w.setLimit(2)
+		w.stands(2, 0) // c is let in
+		w.is(w.ask("b", limit(4), weight(4), wait), store.TooHeavy, 2, 0)
+		w.is(w.ask("d", limit(4), weight(3), wait), store.TooHeavy, 2, 0)
+		w.is(w.ask("c", limit(4)), store.Granted, 2, 0)
+	}},
+	{name: "who remembers an old limit cannot pass it", needs: limiter, test: func(w *world) {
+		for _, slot := range names("a", 4) {
+			w.granted(slot, limit(10))
+		}
+		if err := w.peer.(store.Limiter).SetLimit(w.ctx, w.id, 4); err != nil {
+			w.Fatal(err)
+		}
+		w.full("b", limit(10))
+		w.waits(1, "c", limit(10))
+	}},
+	{name: "a negative limit is an error", needs: limiter, test: func(w *world) {
+		w.unchanged("a negative limit", func() {
+			if err := w.st.(store.Limiter).SetLimit(w.ctx, w.id, -1); err == nil {
+				w.Fatal("no error")
+			}
+		})
+		if u := w.usage(3); u.LimitSet || u.Limit != 3 {
+			w.Fatalf("%+v", u)
+		}
+	}},
+	{name: "odd ids", needs: limiter, test: func(w *world) {
+		l := w.st.(store.Limiter)
+		for i, id := range oddIDs {
+			if err := l.SetLimit(w.ctx, id, i+7); err != nil {
+				w.Fatalf("%.40q: %v", id, err)
+			}
+		}
+		for i, id := range oddIDs {
+			if u := w.usageOf(w.peer, id, 1); u != (store.Usage{Limit: i + 7, LimitSet: true}) {
+				w.Fatalf("%.40q: %+v; want the limit %d", id, u, i+7)
+			}
+			if err := l.ResetLimit(w.ctx, id); err != nil {
+				w.Fatalf("%.40q: %v", id, err)
+			}
+		}
+	}},
+}
