@@ -136,7 +136,7 @@ func (b *backlog) settle(d *debt) {
 	g := b.guard
 	ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
 	defer cancel()
-	freed, err := g.release(ctx, &store.Release{ID: d.id, SlotID: d.slotID})
+	freed, err := g.release(ctx, &store.Release{ID: d.id, SlotID: d.slotID, Grace: g.grace})
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {

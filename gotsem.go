@@ -190,6 +190,7 @@ func newSemaphore(o Options) *Semaphore {
 	}
 	s.requests.New = func() any { return new(store.Request) }
 	s.guard = newGuard(o.Store, o.StoreTimeout, o.TTL, o.Logger, &s.stats)
+	s.guard.grace = o.Grace
 	s.keeper.init(s)
 	s.local = newLocal(s)
 	s.guard.back = s.local.back

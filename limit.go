@@ -2,6 +2,7 @@ package gotsem
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -82,8 +83,9 @@ func (l *limits) question(ctx context.Context, id string, a *limitAnswer) {
 	}
 	answered := make(chan answer, 1)
 	go func() {
-		limit, err := l.call(ctx, id)
-		answered <- answer{limit, err}
+		got := answer{err: errors.New("the LimitFunc ended its goroutine")} // runtime.Goexit
+		defer func() { answered <- got }()
+		got.limit, got.err = l.call(ctx, id)
 	}()
 	var got answer
 	select {
@@ -129,18 +131,19 @@ func (l *limits) store(id string, a *limitAnswer, limit int, age time.Duration, 
 }
 
 // makeRoom forgets an id when limitsKept are known: of a few that the map offers,
-// the one that was answered longest ago. mu is held.
+// the one that was answered longest ago, and if possible none that is being asked
+// for: it would be asked for twice. mu is held.
 func (l *limits) makeRoom() {
 	if len(l.known) < limitsKept {
 		return
 	}
 	const look = 8
 	var oldest string
-	var at time.Time
+	var best *limitAnswer
 	looked := 0
 	for id, a := range l.known {
-		if looked == 0 || a.until.Before(at) {
-			oldest, at = id, a.until
+		if best == nil || a.asking == nil && (best.asking != nil || a.until.Before(best.until)) {
+			oldest, best = id, a
 		}
 		if looked++; looked == look {
 			break

@@ -29,6 +29,7 @@ const (
 type guard struct {
 	store   store.Store
 	timeout time.Duration // the most one call may take
+	grace   time.Duration // what it gives back may be handed on, and handing on is a grant
 	log     *slog.Logger
 	stats   *stats
 	start   time.Time
@@ -264,7 +265,7 @@ func (g *guard) probes() {
 			break
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
-		_, err := g.store.Release(ctx, &store.Release{ID: g.probeID, SlotID: probeSlot, Budget: g.timeout})
+		_, err := g.store.Release(ctx, &store.Release{ID: g.probeID, SlotID: probeSlot, Budget: g.timeout, Grace: g.grace})
 		cancel()
 		if err == nil || errors.Is(err, store.ErrConfig) {
 			g.answered()

@@ -82,7 +82,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
 	}
 	r := s.request(id, 1, limit)
 	defer s.requests.Put(r)
-	r.Bare, r.Grace = true, 0
+	r.Bare = true
 	d, err := s.guard.acquire(ctx, r)
 	switch {
 	case err == nil && d.Outcome == store.Granted:
@@ -114,7 +114,7 @@ func (s *Semaphore) Release(ctx context.Context, id, slotID string) {
 	if s.known != nil {
 		s.known.forget(id)
 	}
-	r := store.Release{ID: id, SlotID: slotID}
+	r := store.Release{ID: id, SlotID: slotID, Bare: true}
 	if _, err := s.guard.release(context.WithoutCancel(ctx), &r); err != nil {
 		s.guard.later.add(id, slotID, false)
 		return

@@ -202,6 +202,7 @@ type Release struct {
 	SlotID string
 	Budget time.Duration // as Request.Budget
 	Grace  time.Duration // as Request.Grace: handing on room is a grant
+	Bare   bool          // a hint: it was acquired so
 
 	// Async, if not nil, lets the store return at once, with false and no error.
 	// It is called exactly once, when the release is done or has failed, and must

@@ -37,7 +37,7 @@ var errTimeout = fmt.Errorf("redisstore: no answer from Redis in time: %w", cont
 // An error is about the trip; what Redis answered is in o. left reports that the
 // caller has left o under way: it must not touch it any more.
 func (p *pump) do(ctx context.Context, o *op) (left bool, err error) {
-	if o.verb == release {
+	if o.verb.whole() == release {
 		p.awaitGhost(ctx, o.slot)
 	}
 	o.due = time.Now().Add(o.budget)
@@ -117,7 +117,7 @@ func (p *pump) leave(o *op) bool {
 		return false
 	}
 	o.gone = true
-	if o.verb == acquire {
+	if o.verb.whole() == acquire {
 		if p.ghosts == nil {
 			p.ghosts = make(map[string]chan struct{})
 		}
@@ -147,7 +147,7 @@ func (p *pump) lay(batch []*op) {
 		if len(p.ghosts) == 0 {
 			continue
 		}
-		if ghost := p.ghosts[o.slot]; ghost != nil && o.verb == acquire {
+		if ghost := p.ghosts[o.slot]; ghost != nil && o.verb.whole() == acquire {
 			close(ghost)
 			delete(p.ghosts, o.slot)
 		}

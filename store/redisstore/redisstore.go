@@ -156,7 +156,10 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	o.weight, o.limit, o.queue, o.ticket = int64(r.Weight), int64(r.Limit), int64(r.Queue), int64(r.Ticket)
 	o.ttl = r.TTL.Milliseconds()
 	o.keyTTL = o.ttl + slack
-	o.bare, o.flag, o.owner, o.grace = r.Bare, flag(r.Bare), r.Owner, r.Grace.Milliseconds()
+	o.flag, o.owner, o.grace = flag(r.Bare), r.Owner, r.Grace.Milliseconds()
+	if r.Bare && r.Weight == 1 && r.Queue <= 0 && o.grace == 0 {
+		o.verb = acquireBare
+	}
 	if o.grace > s.grace.Load() {
 		s.grace.Store(o.grace)
 	}
@@ -186,6 +189,9 @@ func (s *Store) Release(ctx context.Context, r *store.Release) (bool, error) {
 	}
 	o := s.op(release, r.ID, r.SlotID, r.Budget)
 	o.grace = r.Grace.Milliseconds()
+	if r.Bare && o.grace == 0 {
+		o.verb = releaseBare
+	}
 	if o.async = r.Async; o.async != nil {
 		s.pump.enqueue(o)
 		return false, nil

@@ -11,18 +11,36 @@ import (
 	"github.com/ashfaqjani916/gotsem/store"
 )
 
-// verb is one of the three that ride together. In a trip they go in this order, so
-// that what is given back can be taken.
+// verb is one of those that ride together. In a trip they go in this order, so that
+// what is given back can be taken.
 type verb uint8
 
 const (
-	release verb = iota
+	releaseBare verb = iota
+	release
 	renew
+	acquireBare
 	acquire
 	verbs
 )
 
-var verbScripts = [verbs]*script{release: releaseScript, renew: renewScript, acquire: acquireScript}
+var verbScripts = [verbs]*script{
+	releaseBare: releaseBareScript, release: releaseScript, renew: renewScript, acquireBare: acquireBareScript, acquire: acquireScript,
+}
+
+// bare reports whether the verb is one for ids that have no meta.
+func (v verb) bare() bool { return v == releaseBare || v == acquireBare }
+
+// whole is the verb that does the same for an id that has meta.
+func (v verb) whole() verb {
+	switch v {
+	case releaseBare:
+		return release
+	case acquireBare:
+		return acquire
+	}
+	return v
+}
 
 // question is what an operation asks. Its numbers are fields that arguments point
 // to, because go-redis encodes a *string or an *int64 without an allocation of its
@@ -33,7 +51,6 @@ type question struct {
 	keys keys
 
 	slot, owner                  string
-	bare                         bool
 	flag                         string // acquire: bare; renew: register
 	weight, limit, queue, ticket int64
 	ttl, keyTTL                  int64 // ms
@@ -66,24 +83,22 @@ type op struct {
 	alone  [1]*op
 }
 
-// plain reports whether the acquire script may decide o at its top.
-func (o *op) plain() bool { return o.bare && o.weight == 1 && o.queue <= 0 }
-
 // call is one script call of a trip.
 type call struct {
 	verb   verb
 	slot   uint16
 	groups []*op // each the first of the ops of one id, in order
-	strict bool  // the marker goes along
 	ops    int
-	cmd    *redis.SliceCmd
+	strict bool // the marker goes along
+	cmd    *redis.Cmd
 	sent   time.Time
 }
 
 // Arguments that are the same in every call.
 var (
 	argEval, argEvalsha = "eval", "evalsha"
-	argPlain, argLease  = "p", "l"
+	argYes, argNo       = yes, no
+	arg1, arg2          = int64(1), int64(2)
 )
 
 // calls divides a batch into script calls: one per verb, on a Cluster one per verb
@@ -92,18 +107,19 @@ func (s *Store) calls(batch []*op) []*call {
 	if len(batch) == 1 {
 		o := batch[0]
 		o.next = nil
-		return []*call{{verb: o.verb, slot: o.keys.slot, groups: []*op{o}, strict: o.grace > 0, ops: 1}}
+		return []*call{{verb: o.verb, slot: o.keys.slot, groups: batch, ops: 1, strict: o.grace > 0}}
 	}
 	type place struct {
 		verb verb
+		ttl  int64 // of the bare ones, which share it
 		id   string
 		slot uint16
 	}
 	var out []*call
 	byPlace := make(map[place]*call, 4)
-	last := make(map[string]*op, len(batch)) // the last op of an id's group in the verb at hand
+	tails := make(map[string]*op, len(batch)) // the last op of an id's group in the verb at hand
 	for v := range verbs {
-		clear(last)
+		clear(tails)
 		for _, o := range batch {
 			if o.verb != v {
 				continue
@@ -116,6 +132,9 @@ func (s *Store) calls(batch []*op) []*call {
 			case s.client.cluster:
 				p.slot = o.keys.slot
 			}
+			if v == acquireBare {
+				p.ttl = o.ttl
+			}
 			c := byPlace[p]
 			if c == nil {
 				c = &call{verb: v, slot: o.keys.slot}
@@ -124,45 +143,48 @@ func (s *Store) calls(batch []*op) []*call {
 			}
 			c.ops++
 			c.strict = c.strict || o.grace > 0
-			if tail := last[o.id]; tail != nil && tail.joins(o) {
+			if tail := tails[o.id]; tail != nil && tail.grace == o.grace && (v != acquireBare || tail.limit == o.limit && tail.ttl == o.ttl) {
 				tail.next = o
 			} else {
 				c.groups = append(c.groups, o)
 			}
-			last[o.id] = o
+			tails[o.id] = o
 		}
 	}
 	return out
 }
 
-// joins reports whether b can stand in the same group as a, of the same id.
-func (a *op) joins(b *op) bool {
-	switch {
-	case a.grace != b.grace:
-		return false
-	case a.verb != acquire:
-		return true
-	case a.plain() != b.plain():
-		return false
+// group returns how many ops stand behind the first of a group, itself included.
+func (o *op) group() (n int64) {
+	for ; o != nil; o = o.next {
+		n++
 	}
-	return !a.plain() || a.limit == b.limit && a.ttl == b.ttl
+	return n
 }
 
-// command builds the command of c. text has Redis compile the script, which it
+// command builds the command of c. With text Redis compiles the script, which it
 // needs after a restart or a fail-over.
-func (s *Store) command(ctx context.Context, c *call, text bool) *redis.SliceCmd {
+func (s *Store) command(ctx context.Context, c *call, text bool) *redis.Cmd {
 	sc := verbScripts[c.verb]
-	perOp := [verbs]int{release: 1, renew: 7, acquire: 8}[c.verb]
-	nums := make([]int64, 0, 1+2*len(c.groups)) // never grows: arguments point into it
+	c.sent = time.Now()
+	nums := make([]int64, 0, 1+len(c.groups)) // never grows: arguments point into it
 	num := func(n int64) *int64 {
+		switch n {
+		case 1:
+			return &arg1
+		case 2:
+			return &arg2
+		}
 		nums = append(nums, n)
 		return &nums[len(nums)-1]
 	}
-	nKeys := 4 * len(c.groups)
+	perGroup, perOp := 2, [verbs]int{releaseBare: 1, release: 1, renew: 7, acquireBare: 1, acquire: 8}[c.verb]
+	perID := [verbs]int{releaseBare: 2, release: 4, renew: 4, acquireBare: 3, acquire: 4}[c.verb]
+	nKeys := perID * len(c.groups)
 	if c.strict {
 		nKeys++
 	}
-	args := make([]any, 0, 3+nKeys+1+5*len(c.groups)+perOp*c.ops)
+	args := make([]any, 0, 3+nKeys+3+perGroup*len(c.groups)+perOp*c.ops)
 	if text {
 		args = append(args, &argEval, &sc.text)
 	} else {
@@ -170,39 +192,46 @@ func (s *Store) command(ctx context.Context, c *call, text bool) *redis.SliceCmd
 	}
 	args = append(args, num(int64(nKeys)))
 	for _, g := range c.groups {
-		args = append(args, &g.keys.s, &g.keys.m, &g.keys.q, &g.keys.l)
+		switch args = append(args, &g.keys.s, &g.keys.m); perID {
+		case 3:
+			args = append(args, &g.keys.l)
+		case 4:
+			args = append(args, &g.keys.q, &g.keys.l)
+		}
 	}
 	if c.strict {
 		marker := markerKey(s.prefix, s.client.cluster, c.slot)
 		args = append(args, &marker)
 	}
-	c.sent = time.Now()
-	args = append(args, s.header(c))
+	if c.verb.bare() {
+		sweep := &argNo
+		if s.sweepNow(c.sent) {
+			sweep = &argYes
+		}
+		if args = append(args, sweep); c.verb == acquireBare {
+			args = append(args, &c.groups[0].ttl, &c.groups[0].keyTTL)
+		}
+	} else {
+		args = append(args, s.header(c))
+	}
 	for _, g := range c.groups {
-		n := int64(0)
-		for o := g; o != nil; o = o.next {
-			n++
-		}
-		switch {
-		case c.verb != acquire:
-			args = append(args, num(n), &g.grace)
-		case g.plain():
-			args = append(args, &argPlain, num(n), &g.limit, &g.ttl, &g.keyTTL)
+		switch args = append(args, num(g.group())); c.verb {
+		case releaseBare:
+		case acquireBare:
+			args = append(args, &g.limit)
 		default:
-			args = append(args, &argLease, num(n), &g.grace)
+			args = append(args, &g.grace)
 		}
 		for o := g; o != nil; o = o.next {
-			switch {
-			case c.verb == release, c.verb == acquire && g.plain():
-				args = append(args, &o.slot)
-			case c.verb == renew:
-				args = append(args, &o.slot, &o.ttl, &o.weight, &o.fence, &o.trust, &o.flag, &o.owner)
-			default:
-				args = append(args, &o.slot, &o.weight, &o.limit, &o.ttl, &o.queue, &o.ticket, &o.flag, &o.owner)
+			switch args = append(args, &o.slot); c.verb {
+			case renew:
+				args = append(args, &o.ttl, &o.weight, &o.fence, &o.trust, &o.flag, &o.owner)
+			case acquire:
+				args = append(args, &o.weight, &o.limit, &o.ttl, &o.queue, &o.ticket, &o.flag, &o.owner)
 			}
 		}
 	}
-	return redis.NewSliceCmd(ctx, args...)
+	return redis.NewCmd(ctx, args...)
 }
 
 // header is ARGV[1]; the prelude says what is in it.
@@ -238,12 +267,12 @@ func (s *Store) sweepNow(now time.Time) bool {
 	return t-last >= int64(sweepEvery) && s.swept.CompareAndSwap(last, t)
 }
 
-// fly makes one round trip with a batch, and answers its ops. It returns an error
-// if Redis did not answer at all.
+// fly makes a round trip with a batch, and answers its ops. It returns an error if
+// Redis did not answer.
 func (s *Store) fly(ctx context.Context, batch []*op) error {
 	calls := s.calls(batch)
 	err := s.send(ctx, calls, false)
-	again := calls[:0:0]
+	var again []*call
 	for _, c := range calls {
 		if isNoScript(c.cmd.Err()) {
 			again = append(again, c)
@@ -256,29 +285,30 @@ func (s *Store) fly(ctx context.Context, batch []*op) error {
 	}
 	// A script stops at the first id that it fails on, such as a key of another type.
 	// One caller's bad luck is its own: the ids of such a call are asked for one by
-	// one. What was done already is answered as done, since a slot id asks twice for
-	// the same thing.
-	var alone []*call
+	// one. What was done already is answered as done, since asking twice with one slot
+	// id is asking once.
+	again = again[:0]
 	for _, c := range calls {
 		if e := c.cmd.Err(); e != nil && len(c.groups) > 1 && isConfig(e) {
-			for _, g := range c.groups {
-				n := 0
-				for o := g; o != nil; o = o.next {
-					n++
-				}
-				alone = append(alone, &call{verb: c.verb, slot: c.slot, groups: []*op{g}, strict: g.grace > 0, ops: n})
+			for i, g := range c.groups {
+				again = append(again, &call{verb: c.verb, slot: c.slot, groups: c.groups[i : i+1], strict: g.grace > 0, ops: int(g.group())})
 			}
 			c.groups = nil
 		}
 	}
-	if len(alone) > 0 {
-		_ = s.send(ctx, alone, true)
+	if len(again) > 0 {
+		_ = s.send(ctx, again, true)
 	}
-	for _, c := range calls {
-		s.read(c)
+	// An id with leases, a line or a limit of its own is not for the bare verbs.
+	var rest []*op
+	for _, c := range append(calls, again...) {
+		rest = append(rest, s.read(c)...)
 	}
-	for _, c := range alone {
-		s.read(c)
+	if len(rest) > 0 {
+		for _, o := range rest {
+			o.verb = o.verb.whole()
+		}
+		return s.fly(ctx, rest)
 	}
 	if err != nil {
 		s.client.lookAround(err)
@@ -306,64 +336,108 @@ func (s *Store) send(ctx context.Context, calls []*call, text bool) error {
 	return err
 }
 
-// read gives the answer of c to its ops.
-func (s *Store) read(c *call) {
-	reply, err := c.cmd.Result()
-	at := 0
-	number := func() int64 {
-		if at >= len(reply) {
-			err = fmt.Errorf("redisstore: %s answered %d values, expected more: does another version of its scripts run?", verbScripts[c.verb].name, len(reply))
-			return 0
-		}
-		n, ok := reply[at].(int64)
-		if !ok {
-			err = fmt.Errorf("redisstore: %s answered %T where a number was expected", verbScripts[c.verb].name, reply[at])
-		}
-		at++
-		return n
+// notBare is what the bare scripts answer for an id that is not for them.
+const (
+	notBareAcquire = -1 << 52
+	notBareRelease = -1
+)
+
+// read gives the answer of c to its ops. It returns those that the bare verbs do not
+// answer.
+func (s *Store) read(c *call) (rest []*op) {
+	if len(c.groups) == 0 {
+		return nil
 	}
-	if err != nil {
-		err = classify(err)
-	} else if now := number(); c.strict && now > 0 {
-		s.clocks.read(c.slot, now, c.sent, time.Now())
+	got, err := c.cmd.Result()
+	r := reply{name: verbScripts[c.verb].name, err: classify(err)}
+	if list, ok := got.([]any); ok {
+		r.list = list
+	} else if n, ok := got.(int64); ok { // one slot, one number
+		r.single[0] = n
+		r.one = true
+	}
+	if !c.verb.bare() {
+		if now := r.number(); c.strict && now > 0 {
+			s.clocks.read(c.slot, now, c.sent, time.Now())
+		}
 	}
 	for _, g := range c.groups {
-		var limit, waiting, lapse int64
-		plain := c.verb == acquire && g.plain()
-		if plain && err == nil {
-			limit, waiting, lapse = number(), number(), number()
-		}
+		var not bool
 		for o := g; o != nil; o = o.next {
-			if o.err = err; err != nil {
+			if not || r.err != nil {
+				if o.err = r.err; r.err == nil {
+					rest = append(rest, o)
+				}
 				continue
 			}
-			switch {
-			case plain:
-				n := number()
-				o.decision = store.Decision{Outcome: store.Granted, Active: int(n), Limit: int(limit), Waiting: int(waiting)}
+			switch c.verb {
+			case acquireBare:
+				n := r.number()
+				if not = n == notBareAcquire; not {
+					break
+				}
+				o.decision = store.Decision{Outcome: store.Granted, Active: int(n), Limit: int(o.limit)}
 				if n < 0 {
-					o.decision = store.Decision{Outcome: store.Full, Active: int(-n - 1), Limit: int(limit), Waiting: int(waiting), RetryIn: ms(lapse)}
+					o.decision = store.Decision{Outcome: store.Full, Active: int(-n - 1), Limit: int(o.limit), RetryIn: ms(r.number())}
 				}
-			case c.verb == acquire:
+			case acquire:
 				o.decision = store.Decision{
-					Outcome: outcomes[number()%int64(len(outcomes))], Active: int(number()), Limit: int(number()), Waiting: int(number()),
-					Place: int(number()), Fence: uint64(number()), Ticket: uint64(number()), RetryIn: ms(number()),
+					Outcome: outcomes[uint64(r.number())%uint64(len(outcomes))], Active: int(r.number()), Limit: int(r.number()), Waiting: int(r.number()),
+					Place: int(r.number()), Fence: uint64(r.number()), Ticket: uint64(r.number()), RetryIn: ms(r.number()),
 				}
-			case c.verb == renew:
-				o.kept = store.Kept(number())
+				if o.flag == yes { // bare: the line numbers all of its grants
+					o.decision.Fence = 0
+				}
+			case renew:
+				o.kept = store.Kept(r.number())
 			default:
-				o.freed = number() == 1
+				n := r.number()
+				if not = n == notBareRelease && c.verb == releaseBare; !not {
+					o.freed = n == 1
+				}
 			}
-			o.err = err
+			if o.err = r.err; not && r.err == nil {
+				rest = append(rest, o)
+			}
 		}
 	}
-	if err == nil {
-		for ; at < len(reply); at++ {
-			if slotID, ok := reply[at].(string); ok {
+	if !c.verb.bare() {
+		for ; r.err == nil && r.at < len(r.list); r.at++ {
+			if slotID, ok := r.list[r.at].(string); ok {
 				s.ears.wake(slotID)
 			}
 		}
 	}
+	return rest
+}
+
+// reply is what a script answered, read from front to back.
+type reply struct {
+	name   string
+	list   []any
+	single [1]int64
+	one    bool
+	at     int
+	err    error
+}
+
+func (r *reply) number() int64 {
+	switch {
+	case r.err != nil:
+		return 0
+	case r.one && r.at == 0:
+		r.at++
+		return r.single[0]
+	case r.at >= len(r.list):
+		r.err = fmt.Errorf("redisstore: %s answered %d values where more were expected: does another version of its scripts run?", r.name, len(r.list))
+		return 0
+	}
+	n, ok := r.list[r.at].(int64)
+	if !ok {
+		r.err = fmt.Errorf("redisstore: %s answered %T where a number was expected", r.name, r.list[r.at])
+	}
+	r.at++
+	return n
 }
 
 // outcomes are the scripts' numbers.

@@ -7,10 +7,6 @@
 --
 -- A lease that was taken leaves a tombstone for ttl, so that its holder cannot put
 -- it back while the server recovers.
-local call, K, A = redis.call, KEYS, ARGV
-local time = call('TIME')
-local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
-local nows = string.format('%.0f', now)
 
 -- @prelude
 

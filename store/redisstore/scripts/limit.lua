@@ -5,10 +5,6 @@
 -- ARGV     header (see prelude), grace, limit ('': take it off)
 -- Returns  the server's time in ms; the version of the limit; and last the slot ids
 --          of the caller's own process that were granted.
-local call, K, A = redis.call, KEYS, ARGV
-local time = call('TIME')
-local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
-local nows = string.format('%.0f', now)
 
 -- @prelude
 
@@ -22,5 +18,5 @@ else
 end
 open(1)
 advance()
-shut()
+shut(true)
 return finish({now, version})

@@ -1,5 +1,4 @@
--- What the verbs share. It stands below the plain case of acquire and release, so
--- that this never pays for it.
+-- What the verbs share, but for the bare ones, which must not pay for it.
 --
 -- The header, ARGV[1], is
 --   sweep ('1': look for lapsed slots), shard ('1': SPUBLISH), wake (the token of
@@ -14,7 +13,12 @@
 --   g weight fence since wake owner   granted to a waiter who has not claimed it
 --   w until weight limit wake owner   a waiter
 --   d until                           taken from its holder (a tombstone)
+--   e since                           a holder that somebody else has evicted from S
 -- S and Q are sorted sets: slot id -> when it lapses, slot id -> ticket.
+local call, K, A = redis.call, KEYS, ARGV
+local time = call('TIME')
+local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+local nows = string.format('%.0f', now)
 local LIFE, CLAIM = 3000, 2000
 local SWEEP, SHARD, WAKE, SEEN, ECHO, AGO = string.match(A[1], '^(%d) (%d) (%S+) (%d) (%d+) (%d+)$')
 local GRACE = 0
@@ -136,16 +140,45 @@ local function keepM(ms)
 	if ms > mKeep then mKeep = ms end
 end
 
+-- recount mends extra, which is wrong if somebody else has evicted weighted slots from
+-- S: a peer that knows nothing of M, or the end of the key. It looks at all of M, so at
+-- most once a second. Who was evicted so is marked, and may come back for as long as
+-- five minutes.
+local function recount()
+	if new or now - recounted < 1000 then return end
+	local sum, all = 0, call('HGETALL', M)
+	for j = 1, #all, 2 do
+		local state, number = string.match(all[j + 1], '^([hge]) (%d+)')
+		if state == 'e' then
+			if now - number > 300000 then call('HDEL', M, all[j]) end
+		elseif state then
+			if call('ZSCORE', S, all[j]) then
+				sum = sum + number - 1
+			elseif recovering() == 0 then
+				call('HSET', M, all[j], string.format('e %.0f', now))
+			else
+				sum = sum + number - 1
+			end
+		end
+	end
+	active = active - (extra - sum)
+	extra, recounted, dirty = sum, now, true
+end
+
 -- write comes before the first write to an id: what has lapsed goes first.
 local function write()
-	if #dead == 0 or recovering() > 0 then return end
-	call('ZREM', S, unpack(dead))
-	if not new then
-		call('HDEL', M, unpack(dead))
-		extra = extra - deadExtra
-		dirty = true
+	if #dead == 0 then
+		-- S is empty: whose record is still in M?
+		if active == 0 and not new and now - recounted > 10000 and call('HLEN', M) > waiting + 1 then recount() end
+	elseif recovering() == 0 then
+		call('ZREM', S, unpack(dead))
+		if not new then
+			call('HDEL', M, unpack(dead))
+			extra, deadExtra = extra - deadExtra, 0
+			dirty = true
+		end
+		dead = {}
 	end
-	dead = {}
 end
 
 local function push(wake, slot, shared)
@@ -158,30 +191,11 @@ local function push(wake, slot, shared)
 	end
 end
 
--- recount mends extra, which is wrong if somebody else has evicted weighted slots
--- from S. It looks at all of M, so at most once a second, and only when full.
-local function recount()
-	if extra == 0 or now - recounted < 1000 then return false end
-	local sum, all = 0, call('HGETALL', M)
-	for j = 1, #all, 2 do
-		local w = string.match(all[j + 1], '^[hg] (%d+)')
-		if w and w + 0 > 1 then
-			if call('ZSCORE', S, all[j]) then
-				sum = sum + w - 1
-			elseif recovering() == 0 then
-				call('HDEL', M, all[j])
-			end
-		end
-	end
-	local wrong = extra - sum
-	extra, recounted, dirty = sum, now, true
-	active = active - wrong
-	return wrong ~= 0
-end
-
 local function fits(weight, limit)
 	if active + weight <= limit then return true end
-	return recount() and active + weight <= limit
+	if extra == 0 then return false end
+	recount()
+	return active + weight <= limit
 end
 
 local function fenceOf(r) return string.match(r, '^%a %d+ (%d+)') + 0 end

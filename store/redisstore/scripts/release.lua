@@ -5,54 +5,12 @@
 -- Returns  the server's time in ms; per slot 1 if there was something to give
 --          back, else 0; and last the slot ids of the caller's own process that
 --          were granted.
---
--- An id without meta has no line: there a release is a ZREM.
-local call, K, A = redis.call, KEYS, ARGV
-local out, o = {0}, 1
-local hard, time, now, nows
-local sweep = string.byte(A[1]) == 49
-if sweep then
-	time = call('TIME')
-	now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
-	nows = string.format('%.0f', now)
-end
-local i, k = 2, 1
-while A[i] do
-	local n = A[i] + 0
-	if call('EXISTS', K[k + 1]) == 0 then
-		if n == 1 then
-			out[o + 1] = call('ZREM', K[k], A[i + 2])
-		else
-			local scores = call('ZMSCORE', K[k], unpack(A, i + 2, i + 1 + n))
-			call('ZREM', K[k], unpack(A, i + 2, i + 1 + n))
-			for j = 1, n do out[o + j] = scores[j] and 1 or 0 end
-		end
-		if sweep then
-			local dead = call('ZRANGE', K[k], '-inf', nows, 'BYSCORE', 'LIMIT', 0, 1000)
-			if #dead > 0 then call('ZREM', K[k], unpack(dead)) end
-		end
-	else
-		hard = hard or {}
-		hard[#hard + 1] = {i, k, o}
-		for j = 1, n do out[o + j] = 0 end
-	end
-	o = o + n
-	i = i + 2 + n
-	k = k + 4
-end
-if not hard then return out end
-
-if not sweep then
-	time = call('TIME')
-	now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
-	nows = string.format('%.0f', now)
-end
-out[1] = now
 
 -- @prelude
 
-for _, h in ipairs(hard) do
-	local i, k, o = unpack(h)
+local out, o = {now}, 1
+local i, k = 2, 1
+while A[i] do
 	local n = A[i] + 0
 	GRACE = A[i + 1] + 0
 	open(k)
@@ -61,6 +19,7 @@ for _, h in ipairs(hard) do
 	for j = 1, n do
 		local slot, r = A[i + 1 + j], recs[j]
 		local state, weight = string.match(r or '', '^(%a) (%d+)')
+		out[o + j] = 0
 		if state == 'w' then
 			leave(slot)
 			out[o + j] = 1
@@ -88,5 +47,8 @@ for _, h in ipairs(hard) do
 		advance()
 	end
 	shut(true)
+	o = o + n
+	i = i + 2 + n
+	k = k + 4
 end
 return finish(out)

@@ -11,13 +11,9 @@
 -- A slot that is there is renewed without looking at the marker. One that is not
 -- is put back only while the server recovers from having lost its memory; or when
 -- somebody else has evicted it (its record in M is still there), if there is room.
-local call, K, A = redis.call, KEYS, ARGV
-local time = call('TIME')
-local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
-local nows = string.format('%.0f', now)
-local out, o = {now}, 1
-
 -- @prelude
+
+local out, o = {now}, 1
 
 local i, k = 2, 1
 while A[i] do
@@ -55,7 +51,7 @@ while A[i] do
 			elseif register or trust > 0 and recovering(not scores[j] and not r) > 0 then
 				back = true
 			else
-				back = trust > 0 and not scores[j] and state == 'h' and waiting == 0 and fits(w, set or math.huge)
+				back = trust > 0 and not scores[j] and (state == 'h' or state == 'e') and waiting == 0 and fits(w, set or math.huge)
 			end
 			if back then
 				if scores[j] then -- lapsed, and still there

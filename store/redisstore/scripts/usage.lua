@@ -5,10 +5,6 @@
 -- Returns  the server's time in ms, active, limit, 1 if that was set by hand,
 --          waiting, ms until the next slot lapses (0: none is held); then per
 --          holder its slot id, ms until it lapses, and its record in M or ''.
-local call, K, A = redis.call, KEYS, ARGV
-local time = call('TIME')
-local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
-local nows = string.format('%.0f', now)
 
 -- @prelude
 
