@@ -250,6 +250,10 @@ func (k *keeper) renew(batch []*Lease) {
 		switch a := answers[i]; {
 		case a.Err != nil: // broken: tried again while there is trust
 			k.settle(l, min(soon, time.Duration(l.trust.Load())), nil)
+		case a.Kept == store.PutBack && now >= time.Duration(l.trust.Load()):
+			// Too late: somebody may have had its place in between.
+			k.settle(l, soon, nil)
+			l.lose("it was put back after its time was over")
 		case a.Kept == store.Lost:
 			k.settle(l, soon, nil)
 			l.lose("the store does not know it any more")

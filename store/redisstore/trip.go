@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -78,6 +79,7 @@ type op struct {
 	lead   []*op         // the trip that it leads
 	gone   bool          // its caller has left
 	landed bool          // it was answered
+	again  bool          // it was asked a second time
 	async  func(id, slotID string, err error)
 	next   *op // of the same group
 	alone  [1]*op
@@ -306,7 +308,7 @@ func (s *Store) fly(ctx context.Context, batch []*op) error {
 	}
 	if len(rest) > 0 {
 		for _, o := range rest {
-			o.verb = o.verb.whole()
+			o.verb, o.again = o.verb.whole(), true
 		}
 		return s.fly(ctx, rest)
 	}
@@ -342,6 +344,16 @@ const (
 	notBareRelease = -1
 )
 
+// What the others answer to a call that came at an odd moment (see the prelude). From
+// the time in the answer the store knows whether the server's clock jumped, and the
+// second call says so.
+const (
+	askAgain   = 6
+	renewAgain = 3
+)
+
+var errClock = errors.New("redisstore: Redis and this process do not agree on how much time has passed")
+
 // read gives the answer of c to its ops. It returns those that the bare verbs do not
 // answer.
 func (s *Store) read(c *call) (rest []*op) {
@@ -364,7 +376,7 @@ func (s *Store) read(c *call) (rest []*op) {
 	for _, g := range c.groups {
 		var not bool
 		for o := g; o != nil; o = o.next {
-			if not || r.err != nil {
+			if not && c.verb.bare() || r.err != nil {
 				if o.err = r.err; r.err == nil {
 					rest = append(rest, o)
 				}
@@ -381,15 +393,23 @@ func (s *Store) read(c *call) (rest []*op) {
 					o.decision = store.Decision{Outcome: store.Full, Active: int(-n - 1), Limit: int(o.limit), RetryIn: ms(r.number())}
 				}
 			case acquire:
+				n := r.number()
+				if not = n == askAgain && !o.again; n == askAgain {
+					n = 5
+				}
 				o.decision = store.Decision{
-					Outcome: outcomes[uint64(r.number())%uint64(len(outcomes))], Active: int(r.number()), Limit: int(r.number()), Waiting: int(r.number()),
+					Outcome: outcomes[uint64(n)%uint64(len(outcomes))], Active: int(r.number()), Limit: int(r.number()), Waiting: int(r.number()),
 					Place: int(r.number()), Fence: uint64(r.number()), Ticket: uint64(r.number()), RetryIn: ms(r.number()),
 				}
 				if o.flag == yes { // bare: the line numbers all of its grants
 					o.decision.Fence = 0
 				}
 			case renew:
-				o.kept = store.Kept(r.number())
+				n := r.number()
+				if not = n == renewAgain && !o.again; n == renewAgain && o.again {
+					r.err = errClock
+				}
+				o.kept = store.Kept(n)
 			default:
 				n := r.number()
 				if not = n == notBareRelease && c.verb == releaseBare; !not {

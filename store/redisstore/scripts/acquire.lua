@@ -7,7 +7,7 @@
 -- Returns  the server's time in ms; per slot outcome, active, limit, waiting, place,
 --          fence, ticket, ms; and last the slot ids of the caller's own process that
 --          were granted on the way. Outcomes: 0 full, 1 granted, 2 waiting, 3 line
---          full, 4 too heavy, 5 recovering. ms: until the next slot lapses (refused),
+--          full, 4 too heavy, 5 recovering, 6 ask again (see doubt). ms: until the next slot lapses (refused),
 --          until it is worth asking again (waiting), until grants are made again
 --          (recovering).
 --
@@ -35,7 +35,7 @@ local function one(slot, weight, limit, ttl, queue, ticket, bare, owner, r)
 	local state = r and string.byte(r)
 	if state == 104 or state == 103 then -- h, g
 		local score = call('ZSCORE', S, slot)
-		if score and (score + 0 > now or recovering() > 0) then
+		if score and (score + 0 > now or recovering() > 0 and not doubt) then
 			claim(slot, r, ttl)
 			return 1, 0, fenceOf(r), 0
 		end
@@ -63,6 +63,8 @@ local function one(slot, weight, limit, ttl, queue, ticket, bare, owner, r)
 	if waiting == 0 and fits(weight, lim) then
 		if recovering() == 0 then
 			return 1, 0, grant(slot, weight, ttl, bare, WAKE, owner, 'h'), 0
+		elseif doubt then
+			return 6, 0, 0, 0
 		elseif queue <= 0 then
 			return 5, 0, 0, 0
 		end
@@ -103,7 +105,7 @@ while A[i] do
 			place = (call('ZRANK', Q, slots[j]) or -1) + 1
 			if place == 0 then outcome = 4 end -- dropped while advancing
 			ms = place == 1 and lapse() or 0
-			if recovered and recovered > 0 then outcome, ms = 5, recovered end
+			if recovered and recovered > 0 and not doubt then outcome, ms = 5, recovered end
 		elseif outcome == 5 then
 			ms = recovered
 		elseif outcome ~= 1 then

@@ -76,7 +76,13 @@ end
 -- recovering returns for how many ms nothing may be granted or swept: the server
 -- has lost its memory, and holders must come forward first. The rules are in
 -- docs/guarantees.md; the marker E remembers whose memory this is.
+--
+-- doubt says that the call came at a moment that its caller's clock does not explain:
+-- the server's clock jumped, or the call lay about somewhere. Then nothing is granted
+-- or swept either, and the caller asks again: from this answer it knows which it was.
 local recovered
+local doubt = false
+local met = false -- the marker was found, or made
 local function recovering(lossProven)
 	if GRACE == 0 then return 0 end
 	if recovered and not lossProven then return recovered end
@@ -84,7 +90,7 @@ local function recovering(lossProven)
 	local e = call('HMGET', E, 'rid', 'run', 'grace', 'seen', 'ep')
 	local left = (e[3] or 0) - now
 	if left < 0 then left = 0 elseif left > GRACE then left = GRACE end -- the clock went back
-	recovered = left
+	recovered, met = left, e[1] and true
 	local info = redis.pcall('INFO', 'replication')
 	if type(info) ~= 'string' then -- no right to ask: only proof counts
 		info = ''
@@ -98,7 +104,9 @@ local function recovering(lossProven)
 		if type(server) ~= 'string' then server = '' end
 		local run = string.match(server, 'run_id:(%x+)')
 		local first = string.find(string.match(info, 'master_replid2:(%x+)') or '1', '[^0]') == nil
-		local started = now - 1000 * ((string.match(server, 'uptime_in_seconds:(%d+)') or 0) + 1)
+		-- The latest that this run can have begun: both ends of the uptime are cut to
+		-- seconds, of a clock that INFO reads late.
+		local started = now - 1000 * ((string.match(server, 'uptime_in_seconds:(%d+)') or 0) - 2)
 		-- Benign: the same run got another replication id; or the slot was moved here,
 		-- from a node that this one has never replaced, while this one was running.
 		loss = not (first and (e[2] == run or started < (e[4] or 0) + 0))
@@ -108,11 +116,9 @@ local function recovering(lossProven)
 		if SEEN == '2' then
 			loss, stamp = true, true
 		elseif ECHO ~= '0' then
-			-- The clock jumped, or this call lay about somewhere. The caller can tell
-			-- which: it knows how long it waited for this answer.
 			local jump = now - ECHO - AGO
 			if jump > 400 or jump < -400 then
-				recovered = 1
+				recovered, doubt = 1, true
 				return recovered
 			end
 		end
@@ -125,6 +131,7 @@ local function recovering(lossProven)
 		end
 		if loss then recovered = GRACE end
 		call('HSET', E, 'rid', rid, 'run', run, 'grace', now + recovered, 'seen', now, 'ep', (e[5] or 0) + (loss and 1 or 0))
+		met = true
 	end
 	return recovered
 end
@@ -258,9 +265,13 @@ local function advance()
 		end
 		local ends, weight, limit, wake, owner = string.match(call('HGET', M, head) or '', '^w (%d+) (%d+) (-?%d+) (%S+) (.*)$')
 		if not ends or ends + 0 <= now then
+			if recovering() > 0 then return end
 			write()
 			leave(head)
 		else
+			if ends - now > LIFE + 100 then -- the clock went back: it would outlive its process
+				call('HSET', M, head, string.format('w %.0f %s %s %s %s', now + LIFE, weight, limit, wake, owner))
+			end
 			weight, limit = weight + 0, set or limit + 0
 			if limit > 0 and weight > limit then -- the limit was lowered under it
 				write()
@@ -304,8 +315,10 @@ local function shut(idle)
 end
 
 -- finish tells whom it concerns. Last, and without failing: a missing right to
--- publish must not look like a call that failed.
+-- publish must not look like a call that failed. The time in the reply is negative if
+-- the caller has not met the marker by this call.
 local function finish(reply)
+	if not met then reply[1] = -now end
 	for _, p in ipairs(pushes) do redis.pcall(unpack(p)) end
 	for _, slot in ipairs(mine) do reply[#reply + 1] = slot end
 	return reply

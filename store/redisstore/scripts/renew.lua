@@ -5,7 +5,8 @@
 --          (slot ttl weight fence trust register owner) ...
 --          trust is for how many ms the holder may still believe in the slot;
 --          register is '1' to put it back whatever the store remembers.
--- Returns  the server's time in ms; per slot 0 lost, 1 held, 2 put back; and last
+-- Returns  the server's time in ms; per slot 0 lost, 1 held, 2 put back, 3 ask again
+--          (see doubt); and last
 --          the slot ids of the caller's own process that were granted.
 --
 -- A slot that is there is renewed without looking at the marker. One that is not
@@ -48,7 +49,7 @@ while A[i] do
 			local back
 			if state == 'd' then
 				back = false
-			elseif register or trust > 0 and recovering(not scores[j] and not r) > 0 then
+			elseif register or trust > 0 and recovering(not scores[j] and not r) > 0 and not doubt then
 				back = true
 			else
 				back = trust > 0 and not scores[j] and (state == 'h' or state == 'e') and waiting == 0 and fits(w, set or math.huge)
@@ -67,6 +68,7 @@ while A[i] do
 				if holds and not scores[j] then call('HDEL', M, slot) end
 				out[o + j] = 0
 			end
+			if doubt then out[o + j] = 3 end
 		end
 	end
 	if h > 0 then
