@@ -258,9 +258,11 @@ func (k *keeper) renew(batch []*Lease) {
 			k.settle(l, soon, nil)
 			l.lose("the store does not know it any more")
 		default:
+			s.local.told(rs[i].Away)
 			if a.Kept == store.PutBack {
 				s.stats.putBack.Add(1)
 			}
+			s.local.lives()
 			trust := sent + s.opt.TTL - margin(s.opt.TTL)
 			k.settle(l, now+k.every-rand.N(k.every/10+1), func() {
 				s.local.registered(l)
@@ -275,7 +277,7 @@ func (k *keeper) renew(batch []*Lease) {
 func (s *Semaphore) renewal(l *Lease, now time.Duration) store.Renewal {
 	return store.Renewal{
 		ID: l.id, SlotID: l.slotID, TTL: s.opt.TTL, Weight: l.weight, Fence: l.fence, Owner: s.owner,
-		Trust: max(0, time.Duration(l.trust.Load())-now), Grace: s.opt.Grace, Register: l.local.Load(),
+		Trust: max(0, time.Duration(l.trust.Load())-now), Grace: s.opt.Grace, Away: s.local.cutOff(), Register: l.local.Load(),
 	}
 }
 

@@ -162,8 +162,11 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan str
 	var last store.Decision
 	for {
 		sent := s.now()
+		r.Away = s.local.cutOff()
 		d, err := s.guard.acquire(ctx, r)
-		if err != nil {
+		if err == nil {
+			s.local.learn(r, d)
+		} else {
 			if ctx.Err() != nil && inLine {
 				return nil, true, err
 			}
@@ -175,7 +178,6 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan str
 			d = store.Decision{Outcome: store.Waiting, Limit: r.Limit, RetryIn: localPoll, Place: 1, Ticket: r.Ticket, Active: last.Active, Waiting: last.Waiting}
 		}
 		last = d
-		s.local.learn(r, d)
 		switch d.Outcome {
 		case store.Granted:
 			lease := s.lease(ctx, r, d, sent)

@@ -30,6 +30,7 @@ type local struct {
 	peers atomic.Int64 // processes last seen; 0: never asked, or no answer
 	beat  atomic.Int64 // when they were last asked for
 	some  atomic.Int64 // leases that the store does not know of
+	away  atomic.Int64 // how long the store was away, until it has been told; 0: nothing to tell
 
 	mu     sync.Mutex
 	held   map[string]int // their weights, by id
@@ -42,12 +43,12 @@ func newLocal(s *Semaphore) *local {
 	return l
 }
 
-// learn remembers the limit that the store applied, and now and then asks how
-// many processes share it.
+// learn remembers the limit that the store applied.
 func (l *local) learn(r *store.Request, d store.Decision) {
 	if !l.on {
 		return
 	}
+	l.told(r.Away)
 	if d.Limit != r.Limit {
 		l.mu.Lock()
 		if len(l.limits) >= limitsKept {
@@ -55,6 +56,15 @@ func (l *local) learn(r *store.Request, d store.Decision) {
 		}
 		l.limits[r.ID] = d.Limit
 		l.mu.Unlock()
+	}
+	l.lives()
+}
+
+// lives says now and then that this process lives, and learns how many do. Whoever
+// holds counts, also one that has not acquired for long.
+func (l *local) lives() {
+	if !l.on {
+		return
 	}
 	now := l.sem.now()
 	if last := l.beat.Load(); int64(now)-last > int64(l.sem.opt.TTL/3) && l.beat.CompareAndSwap(last, int64(now)) {
@@ -160,10 +170,28 @@ func (l *local) registered(lease *Lease) {
 	}
 }
 
-// back registers, when the store answers again, what was admitted without it.
-func (l *local) back(time.Duration) {
+// back registers, when the store answers again, what was admitted without it. If it
+// was away for so long that others may have admitted too, the store is told, and
+// makes no grants until they have had the time to register.
+func (l *local) back(outage time.Duration) {
+	if !l.on {
+		return
+	}
+	if outage > l.sem.opt.TTL/2 {
+		l.away.Store(int64(outage))
+	}
 	if l.some.Load() > 0 {
 		l.sem.keeper.all()
 	}
 	l.beat.Store(-int64(time.Hour)) // count the processes anew
+}
+
+// cutOff is how long the store was away, if it has not been told.
+func (l *local) cutOff() time.Duration { return time.Duration(l.away.Load()) }
+
+// told says that the store has heard of the outage.
+func (l *local) told(outage time.Duration) {
+	if outage > 0 {
+		l.away.CompareAndSwap(int64(outage), 0)
+	}
 }

@@ -52,6 +52,11 @@ const (
 
 	// Claim is how long a grant waits to be claimed by its waiter.
 	Claim = 2 * time.Second
+
+	// Pause is how long no grants are made when the first process comes back from
+	// an outage, so that the others can register first. They look for the store
+	// every half second.
+	Pause = time.Second
 )
 
 // Store keeps slots. Its methods are safe for concurrent use, and return when
@@ -110,6 +115,12 @@ type Request struct {
 	// Grace is how long a store that finds it has lost its memory refuses
 	// grants, so that holders can say what they hold. Zero: not at all.
 	Grace time.Duration
+
+	// Away is how long the asker could not ask the store, if it comes back from
+	// such a time and others may have to register what they hold. A store that
+	// more than one process can be cut off from then pauses its grants for
+	// [Pause], unless it has just done so.
+	Away time.Duration
 }
 
 // Outcome is what a store decided about a request.
@@ -174,6 +185,7 @@ type Renewal struct {
 	Owner  string
 	Trust  time.Duration
 	Grace  time.Duration // as Request.Grace
+	Away   time.Duration // as Request.Away
 
 	// Register puts the slot back whatever the store remembers, above the limit
 	// too: it was granted without the store, while that could not be asked.

@@ -163,8 +163,7 @@ func against(t *testing.T, script []byte) {
 		return c
 	}
 	s, m, ctx := New(), &model{}, context.Background()
-	var woken []string
-	defer s.OnWake(func(slotID string) { woken = append(woken, slotID) })()
+	e := listen(t, s)
 	tickets := make(map[string]uint64)
 	asked := make(map[string]*store.Request)
 	registered := make(map[string]bool) // these are no bare ones
@@ -281,13 +280,12 @@ func against(t *testing.T, script []byte) {
 			}
 			fences[h.Fence], last = h.SlotID, h.Fence
 		}
-		synctest.Wait() // a sweep may be under way
-		slices.Sort(woken)
+		woken := e.heard()
 		slices.Sort(m.woken)
 		if !slices.Equal(woken, m.woken) {
 			t.Fatalf("%d: %s woke %q, want %q\n%q", len(did), what, woken, m.woken, did)
 		}
-		woken, m.woken = nil, nil
+		m.woken = nil
 	}
 	time.Sleep(time.Minute)
 	if ids, armed := kept(s); armed != 0 || ids > 1 || ids == 1 && !m.set {

@@ -17,6 +17,7 @@ type clock struct {
 	server         int64     // ms
 	sent, received time.Time // of the call that read it
 	jumped         bool      // proven, and not yet told
+	met            bool      // a call found the marker, or made it
 }
 
 // jumpMax is how much a server's clock may run ahead or behind in one step.
@@ -38,14 +39,24 @@ func (c *clocks) header(slot uint16, now time.Time) (seen byte, server, ago int6
 	case k.jumped:
 		return '2', 0, 0
 	}
-	return '1', k.server, now.Sub(k.sent).Milliseconds()
+	seen = '0'
+	if k.met {
+		seen = '1'
+	}
+	return seen, k.server, now.Sub(k.sent).Milliseconds()
 }
 
 // read notes that a call read the clock. The server read it between sending and
-// receiving; a step that no such moments explain is a jump.
+// receiving; a step that no such moments explain is a jump. It is negative if the call
+// did not come across the marker: whoever was only ever refused knows nothing of it,
+// and must not take its absence for a loss.
 func (c *clocks) read(slot uint16, server int64, sent, received time.Time) {
 	if c.local {
 		slot = 0
+	}
+	met := server > 0
+	if !met {
+		server = -server
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,9 +65,10 @@ func (c *clocks) read(slot uint16, server int64, sent, received time.Time) {
 		if c.of == nil {
 			c.of = make(map[uint16]*clock)
 		}
-		c.of[slot] = &clock{server: server, sent: sent, received: received}
+		c.of[slot] = &clock{server: server, sent: sent, received: received, met: met}
 		return
 	}
+	k.met = k.met || met
 	step := time.Duration(server-k.server) * time.Millisecond
 	most, least := received.Sub(k.sent), sent.Sub(k.received)
 	switch {

@@ -56,6 +56,7 @@ type question struct {
 	weight, limit, queue, ticket int64
 	ttl, keyTTL                  int64 // ms
 	fence, trust, grace          int64
+	away                         bool // its caller comes back from an outage
 
 	budget time.Duration
 	due    time.Time // when the budget is over, or the ctx if that is sooner
@@ -92,6 +93,7 @@ type call struct {
 	groups []*op // each the first of the ops of one id, in order
 	ops    int
 	strict bool // the marker goes along
+	away   bool // so does word of an outage
 	cmd    *redis.Cmd
 	sent   time.Time
 }
@@ -109,7 +111,7 @@ func (s *Store) calls(batch []*op) []*call {
 	if len(batch) == 1 {
 		o := batch[0]
 		o.next = nil
-		return []*call{{verb: o.verb, slot: o.keys.slot, groups: batch, ops: 1, strict: o.grace > 0}}
+		return []*call{{verb: o.verb, slot: o.keys.slot, groups: batch, ops: 1, strict: o.grace > 0, away: o.away}}
 	}
 	type place struct {
 		verb verb
@@ -145,6 +147,7 @@ func (s *Store) calls(batch []*op) []*call {
 			}
 			c.ops++
 			c.strict = c.strict || o.grace > 0
+			c.away = c.away || o.away
 			if tail := tails[o.id]; tail != nil && tail.grace == o.grace && (v != acquireBare || tail.limit == o.limit && tail.ttl == o.ttl) {
 				tail.next = o
 			} else {
@@ -246,6 +249,9 @@ func (s *Store) header(c *call) *string {
 		return &s.headers[sweep]
 	}
 	seen, echo, ago := s.clocks.header(c.slot, c.sent)
+	if c.away && seen != '2' {
+		seen, echo, ago = '3', 0, 0
+	}
 	h := s.headers[sweep]
 	b := make([]byte, 0, len(h)+32)
 	b = append(b, h[:len(h)-len(plainClock)]...)
@@ -369,7 +375,7 @@ func (s *Store) read(c *call) (rest []*op) {
 		r.one = true
 	}
 	if !c.verb.bare() {
-		if now := r.number(); c.strict && now > 0 {
+		if now := r.number(); c.strict && now != 0 {
 			s.clocks.read(c.slot, now, c.sent, time.Now())
 		}
 	}

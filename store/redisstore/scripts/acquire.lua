@@ -78,6 +78,7 @@ local i, k = 2, 1
 while A[i] do
 	local n, first = A[i] + 0, i + 2
 	GRACE = A[i + 1] + 0
+	if SEEN == '3' then recovering() end
 	open(k)
 	local slots = {}
 	for j = 1, n do

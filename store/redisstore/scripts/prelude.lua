@@ -3,7 +3,8 @@
 -- The header, ARGV[1], is
 --   sweep ('1': look for lapsed slots), shard ('1': SPUBLISH), wake (the token of
 --   the caller's process), seen ('1': the caller has met this marker before; '2':
---   it has proof that the server's clock jumped), and the clock echo: the server's
+--   it has proof that the server's clock jumped; '3': it comes back from an outage in
+--   which grants were made without the server), and the clock echo: the server's
 --   time in ms that the caller last read, and how many ms ago, or 0 0.
 --
 -- M is a hash. Its field '' is 'fence ticket extra recounted': the last fence and
@@ -19,7 +20,7 @@ local call, K, A = redis.call, KEYS, ARGV
 local time = call('TIME')
 local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 local nows = string.format('%.0f', now)
-local LIFE, CLAIM = 3000, 2000
+local LIFE, CLAIM, PAUSE = 3000, 2000, 1000
 local SWEEP, SHARD, WAKE, SEEN, ECHO, AGO = string.match(A[1], '^(%d) (%d) (%S+) (%d) (%d+) (%d+)$')
 local GRACE = 0
 local micros = time[1] * 1000000 + time[2]
@@ -115,6 +116,10 @@ local function recovering(lossProven)
 	if left == 0 and not loss then
 		if SEEN == '2' then
 			loss, stamp = true, true
+		elseif SEEN == '3' then
+			if now - (e[3] or 0) > 10 * PAUSE then -- the first to come back, of those that do now
+				recovered, stamp = PAUSE, true
+			end
 		elseif ECHO ~= '0' then
 			local jump = now - ECHO - AGO
 			if jump > 400 or jump < -400 then

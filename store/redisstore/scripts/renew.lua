@@ -20,6 +20,7 @@ local i, k = 2, 1
 while A[i] do
 	local n = A[i] + 0
 	GRACE = A[i + 1] + 0
+	if SEEN == '3' then recovering() end
 	S, M, Q, L = K[k], K[k + 1], K[k + 2], K[k + 3]
 	local slots = {}
 	for j = 1, n do slots[j] = A[i + 2 + 7 * (j - 1)] end
