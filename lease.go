@@ -193,6 +193,14 @@ func (l *Lease) lose(why string) {
 	l.sem.opt.Logger.Warn("gotsem: lease lost", "id", l.id, "why", why)
 }
 
+// detached is ctx without its end.
+func detached(ctx context.Context) context.Context {
+	if ctx.Done() == nil {
+		return ctx
+	}
+	return context.WithoutCancel(ctx)
+}
+
 // Release gives the slots back; the head of the line has them at once. Releasing
 // twice, or what was lost, is a no-op, so that a deferred Release is always safe.
 //
@@ -217,7 +225,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	s.stats.released.Add(1)
 	r := store.Release{ID: l.id, SlotID: l.slotID, Grace: s.opt.Grace}
-	if _, err := s.guard.release(context.WithoutCancel(ctx), &r); err != nil {
+	if _, err := s.guard.release(detached(ctx), &r); err != nil {
 		s.guard.later.put(&debt{id: l.id, slotID: l.slotID, lease: l})
 		return fmt.Errorf("%w; it is released in the background, and lapses within %v at the latest", err, s.opt.TTL)
 	}

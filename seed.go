@@ -115,7 +115,7 @@ func (s *Semaphore) Release(ctx context.Context, id, slotID string) {
 		s.known.forget(id)
 	}
 	r := store.Release{ID: id, SlotID: slotID, Bare: true}
-	if _, err := s.guard.release(context.WithoutCancel(ctx), &r); err != nil {
+	if _, err := s.guard.release(detached(ctx), &r); err != nil {
 		s.guard.later.add(id, slotID, false)
 		return
 	}

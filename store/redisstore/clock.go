@@ -50,7 +50,10 @@ func (c *clocks) header(slot uint16, now time.Time) (seen byte, server, ago int6
 // receiving; a step that no such moments explain is a jump. It is negative if the call
 // did not come across the marker: whoever was only ever refused knows nothing of it,
 // and must not take its absence for a loss.
-func (c *clocks) read(slot uint16, server int64, sent, received time.Time) {
+//
+// told says that the call brought the proof of a jump along. It is got rid of when a
+// call that did has looked at the marker: a renewal or a refusal may not have.
+func (c *clocks) read(slot uint16, server int64, sent, received time.Time, told bool) {
 	if c.local {
 		slot = 0
 	}
@@ -73,7 +76,7 @@ func (c *clocks) read(slot uint16, server int64, sent, received time.Time) {
 	most, least := received.Sub(k.sent), sent.Sub(k.received)
 	switch {
 	case k.jumped:
-		k.jumped = false // the call said so, and was answered
+		k.jumped = !told || !met
 	case sent.Before(k.sent):
 		return // an older call, answered later
 	case step > most+jumpMax || step < least-jumpMax:

@@ -23,8 +23,11 @@ var outages = []string{
 // classify makes a configuration error a store.ErrConfig, and leaves others as
 // they are.
 func classify(err error) error {
+	if err == nil {
+		return nil
+	}
 	var answer redis.Error
-	if err == nil || !errors.As(err, &answer) || errors.Is(err, redis.Nil) {
+	if !errors.As(err, &answer) || errors.Is(err, redis.Nil) {
 		return err
 	}
 	for _, code := range outages {
@@ -35,7 +38,7 @@ func classify(err error) error {
 	return fmt.Errorf("%w: Redis answers: %w", store.ErrConfig, err)
 }
 
-func isNoScript(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
+func isNoScript(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
 
 // isNetwork reports whether err means that a node may be gone, so that it is time
 // to ask a Cluster who serves its slots now.

@@ -261,7 +261,9 @@ func (p *pump) trip(ctx context.Context, batch []*op, self *op) {
 		defer cancel()
 		ctx = bounded
 	} else if d, ok := ctx.Deadline(); !ok || due.Before(d) {
-		ctx = deadlineContext{ctx, due}
+		own := &batch[0].solo.ctx
+		*own = deadlineContext{ctx, due}
+		ctx = own
 	}
 	err := p.store.fly(ctx, batch)
 	p.land(batch, err != nil && isTimeout(err) && time.Since(began) >= batch[0].budget)
@@ -336,4 +338,4 @@ type deadlineContext struct {
 	deadline time.Time
 }
 
-func (c deadlineContext) Deadline() (time.Time, bool) { return c.deadline, true }
+func (c *deadlineContext) Deadline() (time.Time, bool) { return c.deadline, true }

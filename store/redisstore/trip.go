@@ -84,6 +84,7 @@ type op struct {
 	async  func(id, slotID string, err error)
 	next   *op // of the same group
 	alone  [1]*op
+	solo   solo
 }
 
 // call is one script call of a trip.
@@ -96,13 +97,23 @@ type call struct {
 	away   bool // so does word of an outage
 	cmd    *redis.Cmd
 	sent   time.Time
+	told   bool // it tells Redis that its clock jumped
+}
+
+// solo is what a trip with a single operation needs, so that it allocates nothing
+// of its own.
+type solo struct {
+	call call
+	list [1]*call
+	args [20]any
+	ctx  deadlineContext
 }
 
 // Arguments that are the same in every call.
 var (
 	argEval, argEvalsha = "eval", "evalsha"
 	argYes, argNo       = yes, no
-	arg1, arg2          = int64(1), int64(2)
+	argSmall            = [...]int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
 )
 
 // calls divides a batch into script calls: one per verb, on a Cluster one per verb
@@ -111,7 +122,9 @@ func (s *Store) calls(batch []*op) []*call {
 	if len(batch) == 1 {
 		o := batch[0]
 		o.next = nil
-		return []*call{{verb: o.verb, slot: o.keys.slot, groups: batch, ops: 1, strict: o.grace > 0, away: o.away}}
+		o.solo.call = call{verb: o.verb, slot: o.keys.slot, groups: batch, ops: 1, strict: o.grace > 0, away: o.away}
+		o.solo.list[0] = &o.solo.call
+		return o.solo.list[:]
 	}
 	type place struct {
 		verb verb
@@ -172,13 +185,13 @@ func (o *op) group() (n int64) {
 func (s *Store) command(ctx context.Context, c *call, text bool) *redis.Cmd {
 	sc := verbScripts[c.verb]
 	c.sent = time.Now()
-	nums := make([]int64, 0, 1+len(c.groups)) // never grows: arguments point into it
+	var nums []int64 // never grows: arguments point into it
 	num := func(n int64) *int64 {
-		switch n {
-		case 1:
-			return &arg1
-		case 2:
-			return &arg2
+		if n < int64(len(argSmall)) {
+			return &argSmall[n]
+		}
+		if nums == nil {
+			nums = make([]int64, 0, 1+len(c.groups))
 		}
 		nums = append(nums, n)
 		return &nums[len(nums)-1]
@@ -189,7 +202,10 @@ func (s *Store) command(ctx context.Context, c *call, text bool) *redis.Cmd {
 	if c.strict {
 		nKeys++
 	}
-	args := make([]any, 0, 3+nKeys+3+perGroup*len(c.groups)+perOp*c.ops)
+	args := c.groups[0].solo.args[:0]
+	if c.ops > 1 {
+		args = make([]any, 0, 3+nKeys+3+perGroup*len(c.groups)+perOp*c.ops)
+	}
 	if text {
 		args = append(args, &argEval, &sc.text)
 	} else {
@@ -249,6 +265,7 @@ func (s *Store) header(c *call) *string {
 		return &s.headers[sweep]
 	}
 	seen, echo, ago := s.clocks.header(c.slot, c.sent)
+	c.told = seen == '2'
 	if c.away && seen != '2' {
 		seen, echo, ago = '3', 0, 0
 	}
@@ -376,7 +393,7 @@ func (s *Store) read(c *call) (rest []*op) {
 	}
 	if !c.verb.bare() {
 		if now := r.number(); c.strict && now != 0 {
-			s.clocks.read(c.slot, now, c.sent, time.Now())
+			s.clocks.read(c.slot, now, c.sent, time.Now(), c.told)
 		}
 	}
 	for _, g := range c.groups {
