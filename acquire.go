@@ -150,7 +150,7 @@ func (s *Semaphore) settle(ctx context.Context, r *store.Request) (*Lease, error
 // back in the background.
 func (s *Semaphore) unanswered(ctx context.Context, r *store.Request, err error) (*Lease, error) {
 	s.doubt(r, err)
-	if !errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
+	if !errors.Is(err, ErrUnavailable) || over(ctx) != nil {
 		return nil, err
 	}
 	switch s.opt.Outage {

@@ -167,7 +167,7 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan str
 		if err == nil {
 			s.local.learn(r, d)
 		} else {
-			if ctx.Err() != nil && inLine {
+			if over(ctx) != nil && inLine {
 				return nil, true, err
 			}
 			if lease, err := s.unanswered(ctx, r, err); err == nil || s.opt.Outage != Local || !errors.Is(err, ErrUnavailable) {
