@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/ashfaqjani916/gotsem/store"
 )
 
 // What a caller can match with errors.Is. Texts of the errors that come back
@@ -36,6 +38,10 @@ var (
 	// forward before it grants again. The error is a *RecoveringError. It is
 	// neither an outage nor "full".
 	ErrRecovering = errors.New("gotsem: store recovering")
+
+	// ErrNotReplicated: the lease was granted, but not acknowledged by as many
+	// replicas as redisstore.Replicas asks for, and was given back.
+	ErrNotReplicated = store.ErrNotReplicated
 
 	// ErrClosed: the semaphore was closed.
 	ErrClosed = errors.New("gotsem: semaphore closed")

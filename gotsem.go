@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -92,6 +93,11 @@ type Options struct {
 	// 0: TTL + 1 s, which is safe where a deposed primary stops taking writes
 	// within a second. Negative: no grace, as under Outage Open.
 	Grace time.Duration
+
+	// HandOver has Release return at once: the slot is given back in the
+	// background, with the next trip to the store. A Try that follows right after
+	// may still find it taken.
+	HandOver bool
 
 	// Label says more about this process to whoever lists holders, beside its
 	// host and pid. At most 100 bytes.
@@ -224,6 +230,9 @@ func (s *Semaphore) listen() {
 		if w, ok := s.opt.Store.(store.Waker); ok {
 			s.stopWake = w.OnWake(s.woken)
 		}
+		if c, ok := s.opt.Store.(store.Checker); ok && s.opt.Logger.Enabled(context.Background(), slog.LevelWarn) {
+			go s.warn(c)
+		}
 	})
 }
 
@@ -234,6 +243,35 @@ func (s *Semaphore) woken(slotID string) {
 		s.line.wakeAll()
 	} else if !s.line.wake(slotID) {
 		s.keeper.suspect(slotID)
+	}
+}
+
+// warn says once what is not well with the store's set-up. It does so from the side:
+// nobody waits for it.
+func (s *Semaphore) warn(c store.Checker) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		select {
+		case <-s.closing:
+			cancel()
+		case <-stop:
+		}
+	}()
+	found, err := c.Check(ctx, s.opt.TTL)
+	if err != nil {
+		return // an outage is told where it is found
+	}
+	var bad []string
+	for _, f := range found {
+		if !f.OK {
+			bad = append(bad, f.What+": "+f.Text)
+		}
+	}
+	if len(bad) > 0 {
+		s.opt.Logger.Warn("gotsem: the store is not set up as its promises need it (gotsem doctor says more)", "found", strings.Join(bad, "; "))
 	}
 }
 

@@ -225,6 +225,10 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	s.stats.released.Add(1)
 	r := store.Release{ID: l.id, SlotID: l.slotID, Grace: s.opt.Grace}
+	if s.opt.HandOver {
+		s.guard.handOver(&r)
+		return nil
+	}
 	if _, err := s.guard.release(detached(ctx), &r); err != nil {
 		s.guard.later.put(&debt{id: l.id, slotID: l.slotID, lease: l})
 		return fmt.Errorf("%w; it is released in the background, and lapses within %v at the latest", err, s.opt.TTL)

@@ -40,13 +40,18 @@ type guard struct {
 	good   atomic.Int64 // when the last good answer came; 0: never
 	called atomic.Int64 // while open: when somebody last asked
 
-	mu      sync.Mutex
-	failing time.Duration // when the streak began
-	probing bool
-	probeID string
-	logged  time.Duration
-	down    time.Duration // when the breaker opened
-	closed  chan struct{}
+	mu         sync.Mutex
+	failing    time.Duration // when the streak began
+	probing    bool
+	probeID    string
+	logged     time.Duration // how the store stands
+	saying     bool          // a line about it is due
+	saidDown   bool          // what the last line about it said
+	cause      error         // of the latest outage
+	lasted     time.Duration // of the latest that ended
+	complained time.Duration
+	down       time.Duration // when the breaker opened
+	closed     chan struct{}
 
 	back func(outage time.Duration) // called when the breaker closes; may be nil
 }
@@ -107,6 +112,25 @@ func (g *guard) release(ctx context.Context, r *store.Release) (bool, error) {
 	return freed, g.leave(ctx, r.ID, err)
 }
 
+// handOver has a slot given back without waiting for it. If the store does not take
+// it, it is given back later.
+func (g *guard) handOver(r *store.Release) {
+	if err := g.enter(context.Background(), r.ID); err != nil {
+		g.later.add(r.ID, r.SlotID, false)
+		return
+	}
+	r.Budget = g.timeout
+	r.Async = g.handed
+	_, _ = g.store.Release(context.Background(), r) // it speaks through Async
+}
+
+// handed hears how a release ended that was handed over.
+func (g *guard) handed(id, slotID string, err error) {
+	if g.leave(context.Background(), id, err) != nil {
+		g.later.add(id, slotID, false)
+	}
+}
+
 // call is any other question to the store.
 func (g *guard) call(ctx context.Context, id string, ask func(ctx context.Context) error) error {
 	if err := g.enter(ctx, id); err != nil {
@@ -145,6 +169,9 @@ func (g *guard) leave(ctx context.Context, id string, err error) error {
 	case errors.Is(err, store.ErrConfig):
 		g.answered()
 		g.complain(id, err)
+		return fmt.Errorf("gotsem: %q: %w", id, err)
+	case errors.Is(err, store.ErrNotReplicated):
+		g.answered()
 		return fmt.Errorf("gotsem: %q: %w", id, err)
 	case over(ctx) != nil:
 		// The caller's time ran out. That says something about the store only if
@@ -198,7 +225,8 @@ func (g *guard) failed(id string, err error, sure bool) {
 	g.stats.outages.Add(1)
 	g.called.Store(int64(now))
 	g.probe(id)
-	g.say(now, slog.LevelError, "gotsem: store unreachable, going by the outage policy", "error", err)
+	g.cause = err
+	g.announce()
 }
 
 // recovered ends the streak, and the outage if there was one.
@@ -206,10 +234,10 @@ func (g *guard) recovered() {
 	g.mu.Lock()
 	g.streak.Store(0)
 	wasOpen := g.open.Swap(false)
-	now := g.now()
-	outage := now - g.down
+	outage := g.now() - g.down
 	if wasOpen {
-		g.say(now, slog.LevelInfo, "gotsem: store answers again", "after", outage.Round(time.Millisecond))
+		g.lasted = outage
+		g.announce()
 	}
 	g.mu.Unlock()
 	if wasOpen && g.back != nil {
@@ -228,20 +256,43 @@ func (g *guard) outage() time.Duration {
 	return g.now() - g.down
 }
 
-// say logs a change of state, at most one each logEvery. mu is held.
-func (g *guard) say(now time.Duration, level slog.Level, msg string, args ...any) {
-	if now-g.logged < logEvery {
+// announce logs how the store stands, unless that is what was logged last: at most
+// once each logEvery, so a change that comes too soon is told of a little later. mu is
+// held.
+func (g *guard) announce() {
+	now := g.now()
+	if wait := g.logged + logEvery - now; wait > 0 {
+		if !g.saying {
+			g.saying = true
+			time.AfterFunc(wait, func() {
+				g.mu.Lock()
+				defer g.mu.Unlock()
+				g.saying = false
+				g.announce()
+			})
+		}
 		return
 	}
-	g.logged = now
-	g.log.Log(context.Background(), level, msg, args...)
+	down := g.open.Load()
+	if down == g.saidDown {
+		return
+	}
+	g.saidDown, g.logged = down, now
+	if down {
+		g.log.Error("gotsem: store unreachable, going by the outage policy", "error", g.cause)
+	} else {
+		g.log.Info("gotsem: store answers again", "after", g.lasted.Round(time.Millisecond))
+	}
 }
 
-// complain is loud about a configuration error, at most one each logEvery.
+// complain is loud about a configuration error, at most once each logEvery.
 func (g *guard) complain(id string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.say(g.now(), slog.LevelError, "gotsem: the store refuses: asking again will not mend it, and it is not treated as an outage", "id", id, "error", err)
+	if now := g.now(); now-g.complained >= logEvery {
+		g.complained = now
+		g.log.Error("gotsem: the store refuses: asking again will not mend it, and it is not treated as an outage", "id", id, "error", err)
+	}
 }
 
 // probe starts probing, if nobody does. mu is held.

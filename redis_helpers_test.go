@@ -5,6 +5,7 @@ package gotsem_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -209,6 +210,27 @@ func repeatedly(d time.Duration, n int, f func(worker int)) {
 	}
 	all.Wait()
 }
+
+// ours returns how many goroutines run code of this module that is not a test's, and
+// their stacks.
+func ours() (n int, stacks string) {
+	buf := make([]byte, 4<<20)
+	var out strings.Builder
+	for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		if strings.Contains(stack, "gotsem/store/") || strings.Contains(stack, "/gotsem.(*") {
+			n++
+			out.WriteString(stack + "\n\n")
+		}
+	}
+	return n, out.String()
+}
+
+// go-redis logs every connection that fails, which here is what is tested.
+func init() { redis.SetLogger(quiet{}) }
+
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
 
 // contains is for relays: it accepts a request in which text stands.
 func contains(text string) func(request []byte) bool {

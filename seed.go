@@ -115,6 +115,11 @@ func (s *Semaphore) Release(ctx context.Context, id, slotID string) {
 		s.known.forget(id)
 	}
 	r := store.Release{ID: id, SlotID: slotID, Bare: true}
+	if s.opt.HandOver {
+		s.stats.released.Add(1)
+		s.guard.handOver(&r)
+		return
+	}
 	if _, err := s.guard.release(detached(ctx), &r); err != nil {
 		s.guard.later.add(id, slotID, false)
 		return

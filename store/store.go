@@ -275,12 +275,30 @@ type Limiter interface {
 	ResetLimit(ctx context.Context, id string) error
 }
 
+// Checker is a Store that can look whether it is set up as its promises need it.
+type Checker interface {
+	// Check returns what it found, in words for whoever runs the store. ttl is how
+	// long leases last. An error means that it could not look.
+	Check(ctx context.Context, ttl time.Duration) ([]Finding, error)
+}
+
+// Finding is one thing that a Checker looked at.
+type Finding struct {
+	What string // "version", "eviction", …
+	OK   bool
+	Text string // what is so, and if that is not well, what follows and what to do
+}
+
 // Counter is a Store that can tell how many processes share it.
 type Counter interface {
 	// Peers says that this process lives, for ttl, and answers how many do,
 	// itself included.
 	Peers(ctx context.Context, ttl time.Duration) (int, error)
 }
+
+// ErrNotReplicated is what the error of an acquire is if the slot was granted, but the
+// store could not make sure of it as well as it was asked to. The asker gives it back.
+var ErrNotReplicated = errors.New("store: the grant was not replicated in time")
 
 // ErrConfig is what an error is when asking again will not mend it: the key has
 // another type, a password or a right is missing. It is not an outage, and must

@@ -35,6 +35,9 @@ func classify(err error) error {
 			return err
 		}
 	}
+	if strings.Contains(answer.Error(), "unauthenticated") { // what it says to a long command instead of NOAUTH
+		return fmt.Errorf("%w: Redis wants a password (NOAUTH): %w", store.ErrConfig, err)
+	}
 	return fmt.Errorf("%w: Redis answers: %w", store.ErrConfig, err)
 }
 

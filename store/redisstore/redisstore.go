@@ -43,7 +43,8 @@ type Store struct {
 	pump    pump
 	ops     sync.Pool
 	grace   atomic.Int64 // ms, the longest that a request has brought along
-	bad     error        // why New's arguments cannot work
+	durable durable
+	bad     error // why New's arguments cannot work
 }
 
 var (
@@ -52,7 +53,28 @@ var (
 	_ store.Lister  = (*Store)(nil)
 	_ store.Limiter = (*Store)(nil)
 	_ store.Counter = (*Store)(nil)
+	_ store.Checker = (*Store)(nil)
 )
+
+// Option changes what New makes.
+type Option func(*Store)
+
+// Replicas has every grant of a lease acknowledged by n replicas before it counts,
+// and given back with store.ErrNotReplicated if that takes longer than wait. A grant
+// that the replica which is promoted has acknowledged is not forgotten by a fail-over.
+//
+// It costs a replication round trip per trip, which other operations of the trip wait
+// for too, and it refuses while too few replicas are connected. wait must be shorter
+// than Options.StoreTimeout. It needs the right to WAIT.
+func Replicas(n int, wait time.Duration) Option {
+	return func(s *Store) { s.durable = durable{n, wait} }
+}
+
+// durable is how many replicas must acknowledge a grant, and within what time.
+type durable struct {
+	replicas int
+	wait     time.Duration
+}
 
 // defaultBudget bounds a call that says nothing of its own, and whose ctx has no
 // deadline: every call has an end.
@@ -65,7 +87,7 @@ const defaultBudget = 5 * time.Second
 //
 // A prefix that begins with "gotsem:" is refused by every call: the store's own
 // keys begin so.
-func New(rdb redis.UniversalClient, prefix string) *Store {
+func New(rdb redis.UniversalClient, prefix string, opts ...Option) *Store {
 	var random [12]byte
 	_, _ = rand.Read(random[:]) // crypto/rand.Read never fails
 	s := &Store{prefix: prefix, client: newClient(rdb), token: base64.RawURLEncoding.EncodeToString(random[:])}
@@ -79,6 +101,9 @@ func New(rdb redis.UniversalClient, prefix string) *Store {
 	s.clocks.local = !s.client.cluster
 	s.ears.client, s.ears.token, s.ears.shards.ears = s.client, s.token, &s.ears
 	s.pump.store = s
+	for _, opt := range opts {
+		opt(s)
+	}
 	s.ops.New = func() any { return new(op) }
 	if strings.HasPrefix(prefix, "gotsem:") {
 		s.bad = fmt.Errorf("%w: the prefix %q begins with \"gotsem:\", as the store's own keys do: choose another", store.ErrConfig, prefix)

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,8 +94,9 @@ type call struct {
 	slot   uint16
 	groups []*op // each the first of the ops of one id, in order
 	ops    int
-	strict bool // the marker goes along
-	away   bool // so does word of an outage
+	strict bool  // the marker goes along
+	away   bool  // so does word of an outage
+	short  error // too few replicas have acknowledged its grants
 	cmd    *redis.Cmd
 	sent   time.Time
 	told   bool // it tells Redis that its clock jumped
@@ -350,6 +352,9 @@ func (s *Store) send(ctx context.Context, calls []*call, text bool) error {
 	for _, c := range calls {
 		c.cmd = s.command(ctx, c, text)
 	}
+	if s.durable.replicas > 0 {
+		return s.sendDurably(ctx, calls)
+	}
 	if len(calls) == 1 {
 		return s.client.Process(ctx, calls[0].cmd)
 	}
@@ -359,6 +364,41 @@ func (s *Store) send(ctx context.Context, calls []*call, text bool) error {
 	}
 	_, err := pipe.Exec(ctx)
 	return err
+}
+
+// sendDurably sends calls and has the grants among them acknowledged by replicas. WAIT
+// speaks of the connection that it is sent on, so it goes in the same pipeline, and on
+// a Cluster every call goes to its node by itself.
+func (s *Store) sendDurably(ctx context.Context, calls []*call) (first error) {
+	cluster, _ := s.client.UniversalClient.(*redis.ClusterClient)
+	for _, c := range calls {
+		pipe := s.client.Pipeline()
+		if cluster != nil {
+			node, err := cluster.MasterForKey(ctx, c.groups[0].keys.s)
+			if err != nil {
+				c.cmd.SetErr(err)
+				first = cmp.Or(first, err)
+				continue
+			}
+			pipe = node.Pipeline()
+		}
+		_ = pipe.Process(ctx, c.cmd)
+		var acknowledged *redis.Cmd
+		if c.verb == acquire {
+			acknowledged = pipe.Do(ctx, "wait", s.durable.replicas, s.durable.wait.Milliseconds())
+		}
+		if _, err := pipe.Exec(ctx); err != nil && first == nil {
+			first = err
+		}
+		if acknowledged != nil && c.cmd.Err() == nil {
+			if n, err := acknowledged.Int(); err != nil {
+				c.short = classify(err)
+			} else if n < s.durable.replicas {
+				c.short = fmt.Errorf("%w: %d of %d replicas acknowledged it within %v", store.ErrNotReplicated, n, s.durable.replicas, s.durable.wait)
+			}
+		}
+	}
+	return first
 }
 
 // notBare is what the bare scripts answer for an id that is not for them.
@@ -439,7 +479,10 @@ func (s *Store) read(c *call) (rest []*op) {
 					o.freed = n == 1
 				}
 			}
-			if o.err = r.err; not && r.err == nil {
+			if o.err = r.err; c.short != nil && c.verb == acquire && o.decision.Outcome == store.Granted {
+				o.err = c.short
+			}
+			if not && r.err == nil {
 				rest = append(rest, o)
 			}
 		}

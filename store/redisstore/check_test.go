@@ -1,0 +1,116 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ashfaqjani916/gotsem/internal/redistest"
+	"github.com/ashfaqjani916/gotsem/store"
+	"github.com/ashfaqjani916/gotsem/store/redisstore"
+)
+
+// check returns what is found, by what it is about.
+func check(t *testing.T, rdb redis.UniversalClient, ttl time.Duration) map[string]store.Finding {
+	t.Helper()
+	s := redisstore.New(rdb, "sem:")
+	t.Cleanup(func() { _ = s.Close() })
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	list, err := s.Check(ctx, ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]store.Finding)
+	for _, f := range list {
+		t.Logf("%v %s: %s", f.OK, f.What, f.Text)
+		if old, twice := found[f.What]; !twice || old.OK {
+			found[f.What] = f
+		}
+	}
+	return found
+}
+
+func wantBad(t *testing.T, found map[string]store.Finding, what, text string) {
+	t.Helper()
+	if f := found[what]; f.OK || !strings.Contains(f.Text, text) {
+		t.Errorf("%s: %+v, want a complaint that contains %q", what, f, text)
+	}
+}
+
+func TestCheckFindsNothingWrong(t *testing.T) {
+	srv := redistest.Start(t)
+	for what, f := range check(t, srv.Client(), 30*time.Second) {
+		if !f.OK {
+			t.Errorf("%s: %s", what, f.Text)
+		}
+	}
+}
+
+func TestCheckNamesWhatIsWrong(t *testing.T) {
+	srv := redistest.Start(t, redistest.WithArgs("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"))
+	for _, args := range [][]any{
+		{"ACL", "SETUSER", "poor", "on", ">pw", "~sem:*", "~gotsem:*", "&gotsem:*", "+@all", "-zadd", "-publish"},
+	} {
+		if _, err := srv.Do(args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := check(t, srv.Client(func(o *redis.Options) { o.Username, o.Password = "poor", "pw" }), 30*time.Second)
+	wantBad(t, found, "eviction", "allkeys-lru")
+	wantBad(t, found, "rights", "+zadd +publish")
+	wantBad(t, found, "push", "publishing failed")
+}
+
+func TestCheckOfASentinelSetUp(t *testing.T) {
+	sn := redistest.StartSentinel(t)
+	wantBad(t, check(t, sn.Client(), 30*time.Second), "replication", "min-replicas-to-write is 0")
+	for _, srv := range sn.Servers() {
+		if srv != sn.Primary() {
+			wantBad(t, check(t, srv.Client(), 30*time.Second), "role", "slave")
+			return
+		}
+	}
+}
+
+func TestCheckOfACluster(t *testing.T) {
+	cl := redistest.StartCluster(t, 3, 1)
+	found := check(t, cl.Client(), 400*time.Millisecond)
+	wantBad(t, found, "ttl", "cluster-node-timeout")
+	if !found["cluster"].OK || !found["push"].OK || !found["rights"].OK {
+		t.Errorf("%+v", found)
+	}
+}
+
+func TestGrantsThatReplicasMustAcknowledge(t *testing.T) {
+	sn := redistest.StartSentinel(t)
+	s := redisstore.New(sn.Client(), "sem:", redisstore.Replicas(2, 300*time.Millisecond))
+	t.Cleanup(func() { _ = s.Close() })
+	ctx := context.Background()
+	ask := func(slot string) (store.Decision, error) {
+		return s.Acquire(ctx, &store.Request{ID: "x", SlotID: slot, Weight: 1, Limit: 1, TTL: time.Minute})
+	}
+	if d, err := ask("a"); err != nil || d.Outcome != store.Granted {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	if d, err := ask("b"); err != nil || d.Outcome != store.Full {
+		t.Fatalf("a refusal needs nobody's word: %+v, %v", d, err)
+	}
+	if _, err := s.Release(ctx, &store.Release{ID: "x", SlotID: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, srv := range sn.Servers() {
+		if srv != sn.Primary() {
+			srv.Stop()
+			t.Cleanup(srv.Cont)
+			break
+		}
+	}
+	if d, err := ask("c"); !errors.Is(err, store.ErrNotReplicated) {
+		t.Fatalf("%+v, %v: one of two replicas is stopped", d, err)
+	}
+}
