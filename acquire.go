@@ -60,7 +60,7 @@ func wishesOf(opts []Option) wishes {
 // policy), ErrRecovering, ErrClosed and the ctx's own error are the others.
 func (s *Semaphore) Try(ctx context.Context, id string, opts ...Option) (*Lease, error) {
 	w := wishesOf(opts)
-	if s.known != nil {
+	if s.known != nil && !s.closed.Load() && ctx.Err() == nil {
 		if full := s.known.full(id, w.weight); full != nil {
 			s.stats.refused.Add(1)
 			s.stats.knownFull.Add(1)
@@ -191,7 +191,7 @@ func (s *Semaphore) refusal(r *store.Request, d store.Decision, waited time.Dura
 		ID: r.ID, Active: d.Active, Limit: d.Limit, Waiting: d.Waiting, RetryAfter: d.RetryIn,
 		line: d.Outcome == store.LineFull, waited: waited,
 	}
-	if s.known != nil && d.Outcome == store.Full {
+	if s.known != nil && d.Outcome == store.Full && waited == 0 { // it is shared with those who do not wait
 		s.known.learn(full, r.Weight)
 	}
 	return full

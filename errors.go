@@ -67,7 +67,7 @@ func (e *FullError) Error() string {
 	case e.line:
 		what = "full, and so is its line"
 	case e.waited > 0:
-		what = fmt.Sprintf("still full after %v", e.waited)
+		what = fmt.Sprintf("still full after %v", e.waited.Round(time.Millisecond))
 	case e.Limit <= 0:
 		what = "paused"
 	}

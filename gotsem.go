@@ -241,8 +241,13 @@ func (s *Semaphore) listen() {
 func (s *Semaphore) woken(slotID string) {
 	if slotID == "" {
 		s.line.wakeAll()
-	} else if !s.line.wake(slotID) {
+		return
+	}
+	id, waits := s.line.wake(slotID)
+	if !waits {
 		s.keeper.suspect(slotID)
+	} else if s.known != nil {
+		s.known.forget(id) // there was room: what is remembered is not true any more
 	}
 }
 

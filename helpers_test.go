@@ -56,8 +56,8 @@ func stands(t testing.TB, s *Semaphore, id string, active, waiting int) {
 	}
 }
 
-// waiter is an Acquire in a goroutine of its own.
-type waiter struct {
+// queued is an Acquire in a goroutine of its own.
+type queued struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	lease  *Lease
@@ -66,9 +66,9 @@ type waiter struct {
 }
 
 // queue has one more wait for id, and returns when it does, or has its answer.
-func queue(s *Semaphore, id string, opts ...Option) *waiter {
+func queue(s *Semaphore, id string, opts ...Option) *queued {
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &waiter{cancel: cancel, done: make(chan struct{})}
+	w := &queued{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
 		w.lease, w.err = s.Acquire(ctx, id, opts...)
@@ -79,7 +79,7 @@ func queue(s *Semaphore, id string, opts ...Option) *waiter {
 }
 
 // answered reports whether there is an answer, with no time passing.
-func (w *waiter) answered() bool {
+func (w *queued) answered() bool {
 	synctest.Wait()
 	select {
 	case <-w.done:
@@ -90,7 +90,7 @@ func (w *waiter) answered() bool {
 }
 
 // holds checks that the waiter has its lease, with no time passing.
-func (w *waiter) holds(t testing.TB) *Lease {
+func (w *queued) holds(t testing.TB) *Lease {
 	t.Helper()
 	if !w.answered() {
 		t.Fatal("still waiting")
@@ -102,7 +102,7 @@ func (w *waiter) holds(t testing.TB) *Lease {
 }
 
 // was checks that the waiter was told that, with no time passing.
-func (w *waiter) was(t testing.TB, want error) {
+func (w *queued) was(t testing.TB, want error) {
 	t.Helper()
 	if !w.answered() {
 		t.Fatalf("still waiting, want %v", want)
@@ -309,3 +309,5 @@ func (l *logged) with(text string) (out []string) {
 	}
 	return out
 }
+
+func contains(s, part string) bool { return strings.Contains(s, part) }

@@ -276,7 +276,7 @@ func (k *keeper) renew(batch []*Lease) {
 // renewal asks for more time for l.
 func (s *Semaphore) renewal(l *Lease, now time.Duration) store.Renewal {
 	return store.Renewal{
-		ID: l.id, SlotID: l.slotID, TTL: s.opt.TTL, Weight: l.weight, Fence: l.fence, Owner: s.owner,
+		ID: l.id, SlotID: l.slotID, TTL: s.opt.TTL, Weight: l.weight, Limit: l.limit, Fence: l.fence, Owner: s.owner,
 		Trust: max(0, time.Duration(l.trust.Load())-now), Grace: s.opt.Grace, Away: s.local.cutOff(), Register: l.local.Load(),
 	}
 }

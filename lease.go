@@ -19,6 +19,7 @@ type Lease struct {
 	id     string
 	slotID string
 	weight int
+	limit  int // that was applied when it was granted
 	fence  uint64
 	parent context.Context // for its values
 	open   bool            // admitted without the store, by Outage Open
@@ -52,7 +53,7 @@ func margin(ttl time.Duration) time.Duration { return max(50*time.Millisecond, t
 
 // lease makes a lease from a grant that was asked for at sent.
 func (s *Semaphore) lease(ctx context.Context, r *store.Request, d store.Decision, sent time.Duration) *Lease {
-	l := &Lease{sem: s, id: r.ID, slotID: r.SlotID, weight: r.Weight, fence: d.Fence, parent: ctx}
+	l := &Lease{sem: s, id: r.ID, slotID: r.SlotID, weight: r.Weight, limit: d.Limit, fence: d.Fence, parent: ctx}
 	l.trust.Store(int64(sent + s.opt.TTL - margin(s.opt.TTL)))
 	return l
 }

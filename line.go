@@ -19,13 +19,19 @@ const pollEvery = time.Second
 // line knows the waiters of this process, so that they can be woken.
 type line struct {
 	mu      sync.Mutex
-	waiters map[string]chan struct{} // by slot id; one wake-up fits in
+	waiters map[string]stander // by slot id
 	closed  bool
 	empty   chan struct{} // closed when a closed line has emptied
 }
 
+// stander is one who stands in line.
+type stander struct {
+	id    string
+	woken chan struct{} // one wake-up fits in
+}
+
 // join makes a waiter known. It returns nil if the line was closed.
-func (l *line) join(slotID string) chan struct{} {
+func (l *line) join(id, slotID string) chan struct{} {
 	woken := make(chan struct{}, 1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -33,9 +39,9 @@ func (l *line) join(slotID string) chan struct{} {
 		return nil
 	}
 	if l.waiters == nil {
-		l.waiters = make(map[string]chan struct{})
+		l.waiters = make(map[string]stander)
 	}
-	l.waiters[slotID] = woken
+	l.waiters[slotID] = stander{id, woken}
 	return woken
 }
 
@@ -75,30 +81,31 @@ func (l *line) close(ctx context.Context) {
 	}
 }
 
-// wake has a waiter ask again, and reports whether there is one.
-func (l *line) wake(slotID string) bool {
+// wake has a waiter ask again, and returns the id that it waits for. Without such a
+// waiter ok is false.
+func (l *line) wake(slotID string) (id string, ok bool) {
 	l.mu.Lock()
-	woken := l.waiters[slotID]
+	w, ok := l.waiters[slotID]
 	l.mu.Unlock()
-	if woken == nil {
-		return false
+	if ok {
+		w.wake()
 	}
+	return w.id, ok
+}
+
+func (w stander) wake() {
 	select {
-	case woken <- struct{}{}:
+	case w.woken <- struct{}{}:
 	default: // it has not looked since the last one
 	}
-	return true
 }
 
 // wakeAll has every waiter ask again: word may have been lost.
 func (l *line) wakeAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, woken := range l.waiters {
-		select {
-		case woken <- struct{}{}:
-		default:
-		}
+	for _, w := range l.waiters {
+		w.wake()
 	}
 }
 
@@ -128,7 +135,7 @@ func (s *Semaphore) Acquire(ctx context.Context, id string, opts ...Option) (*Le
 	}
 	// Known to the line before the store is asked: the wake-up may be quicker than
 	// the answer.
-	woken := s.line.join(r.SlotID)
+	woken := s.line.join(r.ID, r.SlotID)
 	if woken == nil {
 		return nil, ErrClosed
 	}

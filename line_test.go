@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +20,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t, Options{Limit: 1, Queue: 50})
 		l := mustTry(t, s, "id")
-		ws := make([]*waiter, 50)
+		ws := make([]*queued, 50)
 		for i := range ws {
 			ws[i] = queue(s, "id")
 			time.Sleep(time.Duration(rand.N(100)) * time.Millisecond)
@@ -60,7 +61,7 @@ func TestTheLineIsBounded(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := open(t, Options{Limit: c.limit, Queue: c.queue, TTL: 10 * time.Second})
 			mustTry(t, s, "id", Weight(c.limit))
-			var ws []*waiter
+			var ws []*queued
 			for range c.want {
 				ws = append(ws, queue(s, "id"))
 			}
@@ -370,7 +371,7 @@ func TestLimitRaisedLoweredPaused(t *testing.T) {
 		for range 10 {
 			held = append(held, mustTry(t, one, "id"))
 		}
-		var ws []*waiter
+		var ws []*queued
 		for i := range 5 {
 			ws = append(ws, queue([]*Semaphore{one, other}[i%2], "id"))
 		}
@@ -424,7 +425,7 @@ func TestWithoutWakeUps(t *testing.T) {
 		s := open(t, Options{Store: only{st}, Limit: 1, Queue: 100, TTL: time.Minute})
 		l := mustTry(t, s, "id")
 		time.Sleep(400 * time.Millisecond)
-		var ws []*waiter
+		var ws []*queued
 		for range 30 {
 			ws = append(ws, queue(s, "id"))
 		}
@@ -501,16 +502,18 @@ func TestSlowButLive(t *testing.T) {
 	}{{"less than a life", 1500 * time.Millisecond, true}, {"more than a life", 5 * time.Second, false}} {
 		synctest.Test(t, func(t *testing.T) {
 			st := newShaky()
+			stalls := newShaky()
+			stalls.Store = st.Store // the same place
 			quick := open(t, Options{Store: st, Limit: 1, Queue: 5})
-			slow := open(t, Options{Store: only{st}, Limit: 1, Queue: 5})
+			slow := open(t, Options{Store: only{stalls}, Limit: 1, Queue: 5})
 			l := mustTry(t, quick, "id")
 			b := queue(slow, "id")
 			c2 := queue(quick, "id")
 			time.Sleep(10 * time.Millisecond)
-			var once sync.Once
-			st.hooked(func(verb, _ string) {
-				if verb == "acquire" {
-					once.Do(func() { time.Sleep(c.still) }) // b's poll, which is the first
+			var polled atomic.Bool
+			stalls.hooked(func(verb, _ string) {
+				if verb == "acquire" && !polled.Swap(true) {
+					time.Sleep(c.still)
 				}
 			})
 			time.Sleep(pollEvery + c.still/2)
@@ -552,7 +555,7 @@ func TestCloseAnswersWaiters(t *testing.T) {
 		s := open(t, Options{Store: st, Limit: 2, Queue: 10})
 		other := open(t, Options{Store: st, Limit: 2, Queue: 10})
 		a, b := mustTry(t, s, "id"), mustTry(t, s, "id")
-		var ws []*waiter
+		var ws []*queued
 		for range 5 {
 			ws = append(ws, queue(s, "id"))
 		}

@@ -101,7 +101,7 @@ func (l *local) share(id string, limit int) int {
 func (l *local) admit(ctx context.Context, r *store.Request) *Lease {
 	s := l.sem
 	if old := s.guard.later.take(r.ID, r.Weight, s.now()); old != nil {
-		lease := &Lease{sem: s, id: old.id, slotID: old.slotID, weight: old.weight, fence: old.fence, parent: ctx}
+		lease := &Lease{sem: s, id: old.id, slotID: old.slotID, weight: old.weight, limit: old.limit, fence: old.fence, parent: ctx}
 		lease.trust.Store(old.trust.Load())
 		s.keep(lease)
 		return lease
@@ -116,7 +116,7 @@ func (l *local) admit(ctx context.Context, r *store.Request) *Lease {
 	}
 	l.add(r.ID, r.Weight)
 	l.mu.Unlock()
-	lease := &Lease{sem: s, id: r.ID, slotID: s.ids.next(), weight: r.Weight, parent: ctx}
+	lease := &Lease{sem: s, id: r.ID, slotID: s.ids.next(), weight: r.Weight, limit: r.Limit, parent: ctx}
 	lease.local.Store(true)
 	lease.trust.Store(int64(forever))
 	s.keep(lease)

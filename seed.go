@@ -128,9 +128,9 @@ func (s *Semaphore) Release(ctx context.Context, id, slotID string) {
 }
 
 // ForceRelease drops every slot of id, whoever holds it: for a deployment that is
-// stuck.
+// stuck. Clear does the same, and tells how it went.
 func (s *Semaphore) ForceRelease(ctx context.Context, id string) {
-	if _, err := s.clear(ctx, id, ""); err != nil {
+	if _, err := s.Clear(ctx, id); err != nil {
 		s.opt.Logger.Warn("gotsem: not cleared", "id", id, "error", err)
 	}
 }

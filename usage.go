@@ -122,6 +122,12 @@ func (s *Semaphore) Revoke(ctx context.Context, id, slotID string) (bool, error)
 	return n > 0, err
 }
 
+// Clear takes every slot of id away from its holder, as Revoke does with one, and
+// returns how many slot ids it took. Who waits goes on waiting, and is let in.
+func (s *Semaphore) Clear(ctx context.Context, id string) (int, error) {
+	return s.clear(ctx, id, "")
+}
+
 // clear takes one slot, or with none named all of them.
 func (s *Semaphore) clear(ctx context.Context, id, slotID string) (n int, err error) {
 	if _, err := s.check(ctx, id, 1); err != nil {

@@ -179,8 +179,11 @@ type Renewal struct {
 
 	// Weight, Fence, Owner and Trust let a store that has lost its memory put the
 	// slot back. Trust is how long its holder may still believe in it; with none
-	// left nothing is put back.
+	// left nothing is put back. A slot that somebody else has evicted from a store
+	// which remembers it is put back if there is room by Limit, or by the limit set
+	// in the store.
 	Weight int
+	Limit  int
 	Fence  uint64
 	Owner  string
 	Trust  time.Duration

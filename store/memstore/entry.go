@@ -180,7 +180,6 @@ func (e *entry) acquire(sh *shard, r *store.Request, now time.Duration) store.De
 	switch {
 	case sl != nil && sl.at >= 0: // a claim, or a retry
 		e.extend(sl, now+r.TTL)
-		sl.owner = r.Owner
 	case sl != nil:
 		return e.waiting(sl, answer(store.Waiting))
 	case limit > 0 && r.Weight > limit:
@@ -232,7 +231,10 @@ func (e *entry) add(sh *shard, r *store.Request) *slot {
 	} else {
 		sl = new(slot)
 	}
-	*sl = slot{id: r.SlotID, weight: r.Weight, at: -1, limit: r.Limit, owner: r.Owner, bare: r.Bare}
+	*sl = slot{id: r.SlotID, weight: r.Weight, at: -1, limit: r.Limit, bare: r.Bare}
+	if !r.Bare {
+		sl.owner = r.Owner
+	}
 	e.slots[r.SlotID] = sl
 	return sl
 }

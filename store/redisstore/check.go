@@ -2,9 +2,7 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -62,8 +60,7 @@ func (s *Store) Check(ctx context.Context, ttl time.Duration) ([]store.Finding, 
 	} else if err := c.node(ctx, s.client, ""); err != nil {
 		return c.found, classify(err)
 	}
-	c.push(ctx)
-	return c.found, nil
+	return c.found, classify(c.push(ctx))
 }
 
 // latency measures round trips, and how far the server's clock is from ours.
@@ -218,8 +215,9 @@ func dryRun(name, prefix string) []any {
 	return append(args, key)
 }
 
-// push sends a word to the store's own channel and waits for it.
-func (c *checker) push(ctx context.Context) {
+// push sends a word to the store's own channel and waits for it. An error means that
+// Redis could not be asked, which says nothing about how it is set up.
+func (c *checker) push(ctx context.Context) error {
 	channel := wakeChannel(c.s.token + ":check")
 	ps := c.s.client.Subscribe(ctx, channel)
 	defer func() { _ = ps.Close() }()
@@ -228,23 +226,31 @@ func (c *checker) push(ctx context.Context) {
 		msg, err := ps.ReceiveTimeout(ctx, time.Second)
 		switch m := msg.(type) {
 		case *redis.Subscription:
-			if err := c.s.client.Publish(ctx, channel, "x").Err(); err != nil {
+			if err := c.s.client.Publish(ctx, channel, "x").Err(); isConfig(err) {
 				c.say("push", false, "publishing failed, so that waiters are woken by their polls only, within a second: %v", err)
-				return
+				return nil
+			} else if err != nil {
+				return err
 			}
 		case *redis.Message:
 			if m.Payload == "x" {
 				c.say("push", true, "a word arrives")
-				return
+				return nil
 			}
 		}
-		var netErr net.Error
-		if err != nil && !(errors.As(err, &netErr) && netErr.Timeout()) {
+		switch {
+		case isConfig(err):
 			c.say("push", false, "subscribing failed, so that waiters are woken by their polls only, within a second: %v", err)
-			return
+			return nil
+		case err != nil && !isTimeout(err):
+			return err
 		}
 	}
+	if err := c.s.client.Ping(ctx).Err(); err != nil {
+		return err
+	}
 	c.say("push", false, "no word arrived within 2s: waiters are woken by their polls only, within a second")
+	return nil
 }
 
 // fields parses what INFO answers.

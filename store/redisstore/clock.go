@@ -11,6 +11,8 @@ type clocks struct {
 	mu    sync.Mutex
 	of    map[uint16]*clock
 	local bool // one server: one clock, whatever the slot
+
+	strict bool // a marker that was never met counts as met
 }
 
 type clock struct {
@@ -33,15 +35,15 @@ func (c *clocks) header(slot uint16, now time.Time) (seen byte, server, ago int6
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.of[slot]
+	seen = '0'
+	if c.strict || k != nil && k.met {
+		seen = '1'
+	}
 	switch {
 	case k == nil:
-		return '0', 0, 0
+		return seen, 0, 0
 	case k.jumped:
 		return '2', 0, 0
-	}
-	seen = '0'
-	if k.met {
-		seen = '1'
 	}
 	return seen, k.server, now.Sub(k.sent).Milliseconds()
 }

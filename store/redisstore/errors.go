@@ -38,6 +38,11 @@ func classify(err error) error {
 	if strings.Contains(answer.Error(), "unauthenticated") { // what it says to a long command instead of NOAUTH
 		return fmt.Errorf("%w: Redis wants a password (NOAUTH): %w", store.ErrConfig, err)
 	}
+	// A server that does not know a command repeats its arguments, and those of AUTH are
+	// the password.
+	if text, _, repeats := strings.Cut(answer.Error(), ", with args beginning with"); repeats {
+		return fmt.Errorf("%w: Redis answers: %s", store.ErrConfig, text)
+	}
 	return fmt.Errorf("%w: Redis answers: %w", store.ErrConfig, err)
 }
 

@@ -70,6 +70,11 @@ func Replicas(n int, wait time.Duration) Option {
 	return func(s *Store) { s.durable = durable{n, wait} }
 }
 
+// StrictStart has a Redis without a marker taken for one that has lost its memory, also
+// by a process that has never met one: the first start of a fleet, and of every new
+// prefix, is then a grace long. Without it such a process is granted at once.
+func StrictStart() Option { return func(s *Store) { s.clocks.strict = true } }
+
 // durable is how many replicas must acknowledge a grant, and within what time.
 type durable struct {
 	replicas int
@@ -243,7 +248,7 @@ func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
 			continue
 		}
 		o := s.op(renew, r.ID, r.SlotID, budget)
-		o.ttl, o.weight, o.fence = r.TTL.Milliseconds(), int64(r.Weight), int64(r.Fence)
+		o.ttl, o.weight, o.limit, o.fence = r.TTL.Milliseconds(), int64(r.Weight), int64(r.Limit), int64(r.Fence)
 		o.trust, o.grace, o.owner, o.flag = r.Trust.Milliseconds(), r.Grace.Milliseconds(), r.Owner, flag(r.Register)
 		o.away = r.Away > 0
 		wait.Add(1)

@@ -198,7 +198,7 @@ func (s *Store) command(ctx context.Context, c *call, text bool) *redis.Cmd {
 		nums = append(nums, n)
 		return &nums[len(nums)-1]
 	}
-	perGroup, perOp := 2, [verbs]int{releaseBare: 1, release: 1, renew: 7, acquireBare: 1, acquire: 8}[c.verb]
+	perGroup, perOp := 2, [verbs]int{releaseBare: 1, release: 1, renew: 8, acquireBare: 1, acquire: 8}[c.verb]
 	perID := [verbs]int{releaseBare: 2, release: 4, renew: 4, acquireBare: 3, acquire: 4}[c.verb]
 	nKeys := perID * len(c.groups)
 	if c.strict {
@@ -248,7 +248,7 @@ func (s *Store) command(ctx context.Context, c *call, text bool) *redis.Cmd {
 		for o := g; o != nil; o = o.next {
 			switch args = append(args, &o.slot); c.verb {
 			case renew:
-				args = append(args, &o.ttl, &o.weight, &o.fence, &o.trust, &o.flag, &o.owner)
+				args = append(args, &o.ttl, &o.weight, &o.fence, &o.trust, &o.flag, &o.owner, &o.limit)
 			case acquire:
 				args = append(args, &o.weight, &o.limit, &o.ttl, &o.queue, &o.ticket, &o.flag, &o.owner)
 			}

@@ -30,6 +30,7 @@ local set                       -- its limit set by hand, or nil
 local fence, ticket, extra, recounted
 local active, waiting           -- the sum of live weights; the length of the line
 local new                       -- M does not exist
+local emptied                   -- S does not: it may have ended before M, and what was extra in it with it
 local dead, deadExtra           -- the first lapsed members of S that are still there; the extra of those
 local restExtra, more           -- the extra of further ones; there are more than were looked at
 local dirty                     -- the '' field must be written
@@ -70,7 +71,10 @@ local function open(k)
 			if #rest < 1000 then break end
 		end
 	end
-	active = call('ZCOUNT', S, '(' .. nows, '+inf') + extra - deadExtra - restExtra
+	active = call('ZCOUNT', S, '(' .. nows, '+inf')
+	emptied = active == 0 and #dead == 0
+	if emptied then extra = 0 end
+	active = active + extra - deadExtra - restExtra
 	dirty, mKeep, present, given, nextLapse = false, 0, {}, {}, nil
 end
 
@@ -219,6 +223,7 @@ local function grant(slot, weight, ttl, bare, wake, owner, state, had)
 	call('ZADD', S, string.format('%.0f', now + ttl), slot)
 	active = active + weight
 	keep(S, ttl)
+	if emptied and not new then dirty = true end
 	if bare and weight == 1 then return 0 end
 	extra = extra + weight - 1
 	local f = had

@@ -2,7 +2,7 @@
 --
 -- KEYS     per id four: S, M, Q, L; last, if there is grace, E.
 -- ARGV     header (see prelude), then per id: n grace
---          (slot ttl weight fence trust register owner) ...
+--          (slot ttl weight fence trust register owner limit) ...
 --          trust is for how many ms the holder may still believe in the slot;
 --          register is '1' to put it back whatever the store remembers.
 -- Returns  the server's time in ms; per slot 0 lost, 1 held, 2 put back, 3 ask again
@@ -23,12 +23,12 @@ while A[i] do
 	if SEEN == '3' then recovering() end
 	S, M, Q, L = K[k], K[k + 1], K[k + 2], K[k + 3]
 	local slots = {}
-	for j = 1, n do slots[j] = A[i + 2 + 7 * (j - 1)] end
+	for j = 1, n do slots[j] = A[i + 2 + 8 * (j - 1)] end
 	local scores = call('ZMSCORE', S, unpack(slots))
 	local opened = false
 	local most, held, h = 0, {}, 0
 	for j = 1, n do
-		local a = i + 2 + 7 * (j - 1)
+		local a = i + 2 + 8 * (j - 1)
 		local slot, ttl, trust, register = slots[j], A[a + 1] + 0, A[a + 4] + 0, A[a + 5] == '1'
 		if scores[j] and scores[j] + 0 > now then
 			held[h + 1], held[h + 2] = string.format('%.0f', now + ttl), slot
@@ -44,7 +44,7 @@ while A[i] do
 			local state, w = string.match(r or '', '^(%a) (%d+)')
 			local holds = state == 'h' or state == 'g'
 			w = holds and w + 0 or A[a + 2] + 0
-			if holds and not scores[j] then -- evicted by somebody else: not in S, and still in extra
+			if holds and not scores[j] and not emptied then -- evicted by somebody else: not in S, and still in extra
 				extra, active, dirty = extra - (w - 1), active - (w - 1), true
 			end
 			local back
@@ -53,7 +53,7 @@ while A[i] do
 			elseif register or trust > 0 and recovering(not scores[j] and not r) > 0 and not doubt then
 				back = true
 			else
-				back = trust > 0 and not scores[j] and (state == 'h' or state == 'e') and waiting == 0 and fits(w, set or math.huge)
+				back = trust > 0 and not scores[j] and (state == 'h' or state == 'e') and waiting == 0 and fits(w, set or A[a + 7] + 0)
 			end
 			if back then
 				if scores[j] then -- lapsed, and still there
@@ -79,7 +79,7 @@ while A[i] do
 	end
 	if opened then shut() end
 	o = o + n
-	i = i + 2 + 7 * n
+	i = i + 2 + 8 * n
 	k = k + 4
 end
 return finish(out)
