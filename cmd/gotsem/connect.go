@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ashfaqjani916/gotsem"
+	"github.com/ashfaqjani916/gotsem/internal/redisurl"
+	"github.com/ashfaqjani916/gotsem/store"
+	"github.com/ashfaqjani916/gotsem/store/redisstore"
+)
+
+// connection is the flags of every command that needs Redis.
+type connection struct {
+	Redis             string `env:"GOTSEM_REDIS_URL" placeholder:"URL" help:"Where Redis is; gotsem --help lists the forms."`
+	RedisPasswordFile string `env:"GOTSEM_REDIS_PASSWORD_FILE" placeholder:"FILE" help:"Read the password from the first line of a file."`
+	Prefix            string `env:"GOTSEM_PREFIX" default:"sem:" help:"What the keys of this semaphore begin with (default ${default})."`
+}
+
+// link is a store on Redis, and the way to it.
+type link struct {
+	store  store.Store
+	target *redisurl.Target
+	rdb    redis.UniversalClient
+}
+
+// open makes a link. It does not dial yet. From here on nothing that is printed
+// shows the password.
+func (c *connection) open(a *app) (*link, error) {
+	if c.Redis == "" {
+		return nil, errors.New("no Redis is named, and without one no other process would see the slots: give --redis redis://host:6379 or set GOTSEM_REDIS_URL")
+	}
+	target, err := redisurl.Parse(c.Redis)
+	if err != nil {
+		return nil, err
+	}
+	a.stderr.redact = target.Redact
+	if c.RedisPasswordFile != "" {
+		password, err := os.ReadFile(c.RedisPasswordFile)
+		if err != nil {
+			return nil, fmt.Errorf("--redis-password-file: %w", err)
+		}
+		first, _, _ := strings.Cut(string(password), "\n")
+		target.SetPassword(strings.TrimSuffix(first, "\r"))
+	}
+	redis.SetLogger(quiet{}) // it writes to stderr, which is the command's too
+	rdb := target.Client()
+	return &link{store: redisstore.New(rdb, c.Prefix), target: target, rdb: rdb}, nil
+}
+
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
+
+func (l *link) close() { _ = l.rdb.Close() }
+
+// semaphore is one to look in and to change with, not to acquire from: its limit
+// says nothing.
+func (l *link) semaphore(timeout, ttl time.Duration) (*gotsem.Semaphore, error) {
+	return gotsem.New(gotsem.Options{
+		Store: l.store, Limit: 1, Queue: -1, TTL: max(ttl, timeout), StoreTimeout: timeout,
+		Outage: gotsem.Closed, Logger: slog.New(slog.DiscardHandler), // its errors come back
+	})
+}
+
+// explain says where the store is that could not be asked.
+func (l *link) explain(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, store.ErrConfig):
+		return fmt.Errorf("%w (asked at %v; check the user, the password, its rights and --prefix)", err, l.target)
+	case errors.Is(err, gotsem.ErrUnavailable):
+		return fmt.Errorf("%w (asked at %v; check that Redis is there, and --redis or GOTSEM_REDIS_URL)", err, l.target)
+	}
+	return err
+}

@@ -1,0 +1,309 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem"
+)
+
+// looking is the flags of the commands that look in and change.
+type looking struct {
+	connection
+	JSON    bool          `help:"Print JSON, a line each."`
+	Timeout time.Duration `default:"10s" help:"Give up when Redis does not answer for so long (default ${default})."`
+}
+
+// do runs f with a semaphore, until it is done, Timeout passes or Ctrl-C comes.
+func (l *looking) do(a *app, ttl time.Duration, f func(context.Context, *link, *gotsem.Semaphore) error) error {
+	link, err := l.open(a)
+	if err != nil {
+		return err
+	}
+	defer link.close()
+	sem, err := link.semaphore(l.Timeout, ttl)
+	if err != nil {
+		return fmt.Errorf("--timeout or --ttl: %w", err)
+	}
+	defer sem.Close()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	return link.explain(f(ctx, link, sem))
+}
+
+// standing is how one id stands, in JSON. A limit that is not set in the store is
+// brought along by each program, and not known here.
+type standing struct {
+	rawID
+	Active  int   `json:"active"`
+	Limit   *int  `json:"limit"` // null: none is set
+	Waiting int   `json:"waiting"`
+	NextIn  int64 `json:"next_in_ms"` // until the next slot lapses if it is not renewed; 0: none is held
+}
+
+func standingOf(id string, u gotsem.Usage) standing {
+	s := standing{rawID: rawIDOf(id), Active: u.Active, Waiting: u.Waiting, NextIn: u.NextIn.Milliseconds()}
+	if u.LimitSet {
+		s.Limit = &u.Limit
+	}
+	return s
+}
+
+// limit is the set limit as a text.
+func (s standing) limit(unset string) string {
+	if s.Limit == nil {
+		return unset
+	}
+	return strconv.Itoa(*s.Limit)
+}
+
+type lsCmd struct{ looking }
+
+func (*lsCmd) Help() string {
+	return `HELD is the sum of the weights that are held. LIMIT is one that was set with "gotsem limit"; a dash says that each program goes by its own. Ids are listed in no order, as they are found: the whole keyspace is walked, a piece at a time. Control characters in ids are escaped.`
+}
+
+func (c *lsCmd) Run(a *app) error {
+	return c.do(a, 0, func(ctx context.Context, _ *link, sem *gotsem.Semaphore) error {
+		// The walk may be long and is not bounded by Timeout; this call is.
+		if _, err := sem.Usage(ctx, "gotsem-ls"); err != nil {
+			return err
+		}
+		const row = "%6s %6s %8s  %s\n"
+		seen := make(map[string]bool)
+		for id, err := range sem.IDs(ctx) {
+			if err != nil {
+				return fmt.Errorf("listing ids, after %d: %w", len(seen), err)
+			}
+			if seen[id] {
+				continue
+			}
+			u, err := sem.Usage(ctx, id)
+			if err != nil {
+				return err
+			}
+			s := standingOf(id, u)
+			if c.JSON {
+				if err := printJSON(a.stdout, s); err != nil {
+					return err
+				}
+			} else {
+				if len(seen) == 0 {
+					fmt.Fprintf(a.stdout, row, "HELD", "LIMIT", "WAITING", "ID")
+				}
+				fmt.Fprintf(a.stdout, row, strconv.Itoa(s.Active), s.limit("-"), strconv.Itoa(s.Waiting), printable(id))
+			}
+			seen[id] = true
+		}
+		if len(seen) == 0 && !c.JSON {
+			fmt.Fprintf(a.stderr, "gotsem: no id is held under the prefix %q\n", c.Prefix)
+		}
+		return nil
+	})
+}
+
+type holdersCmd struct {
+	looking
+	ID text `arg:"" help:"What is limited."`
+}
+
+func (*holdersCmd) Help() string {
+	return `The oldest comes first. SINCE and LAPSES IN are by the server's clock; a lease that lives is renewed before it lapses. A slot that was taken with TryAcquire has no fence and no owner, and is not renewed. SLOT is what "gotsem revoke" takes.`
+}
+
+// heldSlot is one holder, in JSON.
+type heldSlot struct {
+	SlotID string     `json:"slot"`
+	Weight int        `json:"weight"`
+	Since  *time.Time `json:"since"` // null: not known
+	Until  time.Time  `json:"until"`
+	Fence  uint64     `json:"fence"`
+	Owner  string     `json:"owner"`
+}
+
+func (c *holdersCmd) Run(a *app) error {
+	return c.do(a, 0, func(ctx context.Context, _ *link, sem *gotsem.Semaphore) error {
+		holders, err := sem.Holders(ctx, string(c.ID))
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			for _, h := range holders {
+				s := heldSlot{SlotID: h.SlotID, Weight: h.Weight, Until: h.Until.UTC(), Fence: h.Fence, Owner: h.Owner}
+				if !h.Since.IsZero() {
+					since := h.Since.UTC()
+					s.Since = &since
+				}
+				if err := printJSON(a.stdout, s); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		if len(holders) == 0 {
+			fmt.Fprintf(a.stderr, "gotsem: nobody holds a slot of %s\n", printable(string(c.ID)))
+			return nil
+		}
+		table := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "SLOT\tWEIGHT\tSINCE\tLAPSES IN\tFENCE\tOWNER")
+		now := time.Now()
+		for _, h := range holders {
+			since, fence, owner := "-", "-", "-"
+			if !h.Since.IsZero() {
+				since = now.Sub(h.Since).Round(100 * time.Millisecond).String()
+			}
+			if h.Fence != 0 {
+				fence = strconv.FormatUint(h.Fence, 10)
+			}
+			if h.Owner != "" {
+				owner = printable(h.Owner)
+			}
+			fmt.Fprintf(table, "%s\t%d\t%s\t%v\t%s\t%s\n", printable(h.SlotID), h.Weight, since, h.Until.Sub(now).Round(100*time.Millisecond), fence, owner)
+		}
+		return table.Flush()
+	})
+}
+
+type usageCmd struct {
+	looking
+	ID text `arg:"" help:"What is limited."`
+}
+
+func (c *usageCmd) Run(a *app) error {
+	return c.do(a, 0, func(ctx context.Context, _ *link, sem *gotsem.Semaphore) error {
+		u, err := sem.Usage(ctx, string(c.ID))
+		if err != nil {
+			return err
+		}
+		s := standingOf(string(c.ID), u)
+		if c.JSON {
+			return printJSON(a.stdout, s)
+		}
+		fmt.Fprintf(a.stdout, "%s: %d held, limit %s, %d waiting", printable(string(c.ID)), s.Active, s.limit("not set"), s.Waiting)
+		if u.NextIn > 0 {
+			fmt.Fprintf(a.stdout, ", next lapses in %v unless it is renewed", u.NextIn.Round(time.Millisecond))
+		}
+		fmt.Fprintln(a.stdout)
+		return nil
+	})
+}
+
+type limitCmd struct {
+	looking
+	ID    text `arg:"" help:"What is limited."`
+	N     *int `arg:"" optional:"" help:"The new limit. 0 pauses the id."`
+	Reset bool `help:"Take the set limit off: each program goes by its own again."`
+}
+
+func (*limitCmd) Help() string {
+	return `A limit that is set here wins over the programs' own, in every process, at once, until it is taken off. Raising it lets waiters in. Lowering it takes nothing away from anybody: nothing is granted until less than the new limit is held. Without N and --reset the limit is shown.`
+}
+
+func (c *limitCmd) Validate() error {
+	switch {
+	case c.N != nil && c.Reset:
+		return fmt.Errorf("a limit of %d and --reset: one of the two", *c.N)
+	case c.N != nil && *c.N < 0:
+		return fmt.Errorf("a limit of %d: 0 pauses, --reset takes a set limit off", *c.N)
+	}
+	return nil
+}
+
+func (c *limitCmd) Run(a *app) error {
+	return c.do(a, 0, func(ctx context.Context, _ *link, sem *gotsem.Semaphore) error {
+		var err error
+		switch {
+		case c.Reset:
+			err = sem.ResetLimit(ctx, string(c.ID))
+		case c.N != nil:
+			err = sem.SetLimit(ctx, string(c.ID), *c.N)
+		}
+		if err != nil {
+			return err
+		}
+		u, err := sem.Usage(ctx, string(c.ID))
+		if err != nil {
+			return err
+		}
+		s := standingOf(string(c.ID), u)
+		if c.JSON {
+			return printJSON(a.stdout, s)
+		}
+		fmt.Fprintf(a.stdout, "%s: limit %s, %d held, %d waiting\n", printable(string(c.ID)), s.limit("not set: each program goes by its own"), s.Active, s.Waiting)
+		return nil
+	})
+}
+
+// taking is the flags of the commands that take slots away.
+type taking struct {
+	looking
+	TTL time.Duration `default:"30s" help:"For how long it is remembered, so that no holder puts its slot back: the TTL of the holders or more (default ${default})."`
+}
+
+type revokeCmd struct {
+	taking
+	ID   text `arg:"" help:"What is limited."`
+	Slot text `arg:"" help:"The slot id, as gotsem holders lists it."`
+}
+
+func (*revokeCmd) Help() string {
+	return `The holder is told at once if its process listens, at its next renewal at the latest; the room goes to the head of the line. A slot id that holds nothing harms nobody, and the exit code is 1.`
+}
+
+func (c *revokeCmd) Run(a *app) error {
+	return c.do(a, c.TTL, func(ctx context.Context, _ *link, sem *gotsem.Semaphore) error {
+		revoked, err := sem.Revoke(ctx, string(c.ID), string(c.Slot))
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			err = printJSON(a.stdout, struct {
+				rawID
+				SlotID  string `json:"slot"`
+				Revoked bool   `json:"revoked"`
+			}{rawIDOf(string(c.ID)), string(c.Slot), revoked})
+		} else if revoked {
+			_, err = fmt.Fprintf(a.stdout, "%s: revoked %s\n", printable(string(c.ID)), printable(string(c.Slot)))
+		}
+		switch {
+		case err != nil:
+			return err
+		case !revoked && c.JSON:
+			return &exitError{code: exitFailed}
+		case !revoked:
+			return fmt.Errorf("%s: no slot %s is held, nothing was changed; gotsem holders lists those that are", printable(string(c.ID)), printable(string(c.Slot)))
+		}
+		return nil
+	})
+}
+
+type clearCmd struct {
+	taking
+	ID text `arg:"" help:"What is limited."`
+}
+
+func (*clearCmd) Help() string {
+	return `For a deployment that is stuck. Every holder loses its lease, and is told as by revoke; those who wait keep their places, and the room goes to them. A set limit stays.`
+}
+
+func (c *clearCmd) Run(a *app) error {
+	return c.do(a, c.TTL, func(ctx context.Context, _ *link, sem *gotsem.Semaphore) error {
+		n, err := sem.Clear(ctx, string(c.ID))
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			return printJSON(a.stdout, struct {
+				rawID
+				Cleared int `json:"cleared"`
+			}{rawIDOf(string(c.ID)), n})
+		}
+		fmt.Fprintf(a.stdout, "%s: cleared %s\n", printable(string(c.ID)), plural(n, "slot"))
+		return nil
+	})
+}

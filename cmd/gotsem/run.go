@@ -1,0 +1,327 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/ashfaqjani916/gotsem"
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+type runCmd struct {
+	connection
+	ID        text          `arg:"" help:"What is limited: all who name the same id share its slots."`
+	Limit     int           `short:"n" default:"1" placeholder:"N" help:"How many slots the id has (default ${default}). One that was set with gotsem limit wins."`
+	Weight    int           `default:"1" placeholder:"N" help:"How many slots the command takes (default ${default})."`
+	Wait      time.Duration `default:"30s" help:"The most to wait in line for them, such as 90s or 2h; 0: not at all (default ${default})."`
+	Queue     int           `default:"1000" placeholder:"N" help:"How many may wait; one more is not admitted (default ${default})."`
+	TTL       time.Duration `name:"ttl" default:"30s" help:"How long the slots stay taken if gotsem is killed or Redis cannot be reached; until then they are renewed (default ${default})."`
+	KillAfter time.Duration `default:"10s" help:"When the lease is lost: how long the command has from TERM to KILL (default ${default})."`
+	Refused   int           `name:"refused-code" short:"E" default:"${refused}" placeholder:"CODE" help:"Exit code if the command was not admitted (default ${default})."`
+	Label     string        `help:"Shown by gotsem holders, beside host and pid."`
+	Command   []text        `arg:"" help:"The command and its arguments, after --."`
+}
+
+func (*runCmd) Help() string {
+	return `  gotsem run nightly -n 4 -- make report
+
+Waits in line for a slot, runs the command while holding it, and gives it back when the command has ended. At most N run at once, over all machines that share the Redis.
+
+Exit codes: the command's own; 128+N if signal N ended it; 75 not admitted (-E changes it): full, the line is full, or waited too long; 124 ended by gotsem since the lease was lost; 125 gotsem itself failed, which includes a Redis that cannot be reached; 126 the command cannot be run; 127 there is no such command.
+
+The lease is lost if it is revoked or cleared, or cannot be renewed for a whole --ttl: then the slots may be somebody else's. The command and all that it started get TERM, and after --kill-after KILL.
+
+The command finds GOTSEM_ID, GOTSEM_SLOT, GOTSEM_FENCE (a number that rises with every lease of the id, for a resource that refuses lower ones) and GOTSEM_EXPIRES (until when the lease is good without the next renewal; RFC 3339) in its environment. Gotsem prints nothing of its own to stdout, and to stderr only what goes wrong; while it waits and stderr is a terminal, it shows the place in line and who holds the slots.
+
+Signals are passed on to the command and what it started. While gotsem waits, one that would have ended the command ends the waiting, with 128+N. Without a terminal the command has a process group of its own. With one it stays in gotsem's, so that Ctrl-C, Ctrl-Z, fg, bg and pagers work as they do without gotsem; then INT, QUIT and WINCH come from the terminal itself and are not passed on a second time.`
+}
+
+func (c *runCmd) Validate() error {
+	switch {
+	case c.Limit < 1:
+		return fmt.Errorf("--limit %d: at least 1", c.Limit)
+	case c.Weight < 1:
+		return fmt.Errorf("--weight %d: at least 1", c.Weight)
+	case c.Wait < 0 || c.KillAfter < 0:
+		return errors.New("--wait and --kill-after: 0 or more")
+	case c.TTL < gotsem.MinTTL:
+		return fmt.Errorf("--ttl %v: at least %v", c.TTL, gotsem.MinTTL)
+	case c.Refused < 0 || c.Refused > 255:
+		return fmt.Errorf("-E %d: 0 to 255", c.Refused)
+	}
+	return nil
+}
+
+func (c *runCmd) Run(a *app) error {
+	// The kernel ends the child when the thread that made it ends (see attributes).
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	argv := make([]string, len(c.Command))
+	for i, arg := range c.Command {
+		argv[i] = string(arg)
+	}
+	path, err := exec.LookPath(argv[0]) // before anybody waits for it
+	if err != nil && !errors.Is(err, exec.ErrDot) {
+		return cannotRun(argv[0], err)
+	}
+	signals := make(chan os.Signal, 64)
+	tty := controlled()
+	signal.Notify(signals, passed(tty)...)
+	defer signal.Stop(signals)
+
+	link, err := c.open(a)
+	if err != nil {
+		return &exitError{exitOwn, err}
+	}
+	defer link.close()
+	line := watch(link.store)
+	log := &troubles{w: a.stderr}
+	sem, err := gotsem.New(gotsem.Options{
+		Store: line, Limit: c.Limit, Queue: queueFor(c.Wait, c.Queue), TTL: c.TTL, Label: c.Label,
+		// The command never runs without its slots. Nobody is in a hurry here: a
+		// call has long enough to get over a reconnect.
+		Outage: gotsem.Closed, StoreTimeout: min(5*time.Second, c.TTL/3),
+		Logger: slog.New(log),
+	})
+	if err != nil {
+		return &exitError{exitOwn, err}
+	}
+	defer sem.Close()
+
+	lease, err := c.acquire(a, sem, line, signals)
+	if err != nil {
+		return c.notAdmitted(link, err)
+	}
+	log.on.Store(true) // until here, the error says it
+	child, err := start(path, argv, environment(string(c.ID), lease), tty)
+	if err != nil {
+		_ = lease.Release(context.Background())
+		return cannotRun(argv[0], err)
+	}
+	code := c.supervise(a, child, lease, signals)
+	if err := lease.Release(context.Background()); err != nil {
+		a.complain(link.explain(err))
+	}
+	if code != 0 {
+		return &exitError{code: code}
+	}
+	return nil
+}
+
+// queueFor has nobody wait who does not want to.
+func queueFor(wait time.Duration, queue int) int {
+	if wait == 0 || queue <= 0 {
+		return -1
+	}
+	return queue
+}
+
+// interrupted is a signal that ended the waiting.
+type interrupted struct{ syscall.Signal }
+
+func (i interrupted) Error() string { return "interrupted: " + i.String() }
+
+// acquire waits in line for the lease.
+func (c *runCmd) acquire(a *app, sem *gotsem.Semaphore, line *watched, signals <-chan os.Signal) (*gotsem.Lease, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	type answer struct {
+		lease *gotsem.Lease
+		err   error
+	}
+	answered := make(chan answer, 1)
+	began := time.Now()
+	go func() {
+		lease, err := sem.Acquire(ctx, string(c.ID), gotsem.Weight(c.Weight), gotsem.MaxWait(c.Wait))
+		answered <- answer{lease, err}
+	}()
+	show := c.display(ctx, a, sem, line, began)
+	defer show()
+	var by os.Signal
+	for {
+		select {
+		case got := <-answered:
+			if by == nil {
+				return got.lease, got.err
+			}
+			if got.lease != nil { // the grant met the signal
+				_ = got.lease.Release(context.Background())
+			}
+			return nil, interrupted{by.(syscall.Signal)}
+		case s := <-signals:
+			switch {
+			case s == syscall.SIGTSTP:
+				stopSelf()
+			case fatal(s) && by == nil:
+				by = s
+				cancel()
+			}
+		}
+	}
+}
+
+// display shows on a terminal how the waiting goes, until done is called.
+func (c *runCmd) display(ctx context.Context, a *app, sem *gotsem.Semaphore, line *watched, began time.Time) (done func()) {
+	fd := int(os.Stderr.Fd())
+	if !term.IsTerminal(fd) {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		shown := false
+		for {
+			select {
+			case <-ctx.Done():
+				if shown {
+					fmt.Fprint(a.stderr, "\r\x1b[K")
+				}
+				return
+			case <-line.moved:
+			case <-tick.C:
+			}
+			d := line.decision()
+			if d.Outcome != store.Waiting && d.Outcome != store.Recovering {
+				continue
+			}
+			text := c.progress(ctx, sem, d, time.Since(began))
+			if width, _, err := term.GetSize(fd); err == nil && len(text) >= width {
+				text = strings.ToValidUTF8(text[:max(0, width-1)], "")
+			}
+			fmt.Fprint(a.stderr, "\r\x1b[K"+text)
+			shown = true
+		}
+	}()
+	return func() { cancel(); <-ended }
+}
+
+// progress is the waiting in one line.
+func (c *runCmd) progress(ctx context.Context, sem *gotsem.Semaphore, d store.Decision, waited time.Duration) string {
+	text := fmt.Sprintf("gotsem: waiting for %s, %v of %v: ", printable(string(c.ID)), waited.Round(time.Second), c.Wait)
+	if d.Outcome == store.Recovering {
+		return text + fmt.Sprintf("the store lost its memory, holders have %v to come forward", d.RetryIn.Round(time.Second))
+	}
+	text += fmt.Sprintf("place %d of %d in line, %d of %d held", d.Place, d.Waiting, d.Active, d.Limit)
+	holders, err := sem.Holders(ctx, string(c.ID))
+	if err != nil {
+		return text // it is only for show
+	}
+	for i, h := range holders {
+		if i == 0 {
+			text += " by "
+		} else {
+			text += ", "
+		}
+		if h.Owner == "" {
+			text += "a TryAcquire"
+			continue
+		}
+		text += printable(h.Owner)
+		if !h.Since.IsZero() {
+			text += fmt.Sprintf(" (%v)", time.Since(h.Since).Round(time.Second))
+		}
+	}
+	return text
+}
+
+// notAdmitted turns what Acquire said into an exit code.
+func (c *runCmd) notAdmitted(link *link, err error) error {
+	var by interrupted
+	switch {
+	case errors.As(err, &by):
+		return &exitError{code: exitSignal + int(by.Signal)}
+	case errors.Is(err, gotsem.ErrFull), errors.Is(err, gotsem.ErrQueueFull), errors.Is(err, gotsem.ErrWaitTooLong),
+		errors.Is(err, gotsem.ErrTooHeavy), errors.Is(err, gotsem.ErrRecovering):
+		return &exitError{c.Refused, fmt.Errorf("not admitted: %s (gotsem holders lists who holds slots)", strings.TrimPrefix(err.Error(), "gotsem: "))}
+	}
+	return &exitError{exitOwn, link.explain(err)}
+}
+
+// cannotRun is 127 for what is not there, 126 for what is and cannot be run.
+func cannotRun(command string, err error) error {
+	code, cause := exitCannotRun, err
+	if e := (*exec.Error)(nil); errors.As(err, &e) {
+		cause = e.Err
+	}
+	if e := (*fs.PathError)(nil); errors.As(cause, &e) {
+		cause = e.Err
+	}
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		code = exitNotFound
+	}
+	return &exitError{code, fmt.Errorf("cannot run %s: %w", printable(command), cause)}
+}
+
+// environment is ours and what the lease is.
+func environment(id string, lease *gotsem.Lease) []string {
+	return append(os.Environ(),
+		"GOTSEM_ID="+id,
+		"GOTSEM_SLOT="+lease.SlotID(),
+		fmt.Sprintf("GOTSEM_FENCE=%d", lease.Fence()),
+		"GOTSEM_EXPIRES="+lease.Expires().UTC().Format("2006-01-02T15:04:05.000Z07:00"),
+	)
+}
+
+// supervise waits for the child, passes signals on, and ends it when the lease is
+// lost. It returns the exit code.
+func (c *runCmd) supervise(a *app, child *child, lease *gotsem.Lease, signals <-chan os.Signal) int {
+	lost := lease.Context().Done()
+	for {
+		select {
+		case code := <-child.ended:
+			return code
+		case s := <-signals:
+			child.pass(s.(syscall.Signal))
+		case <-lost:
+			a.complain(fmt.Errorf("the lease of %s is lost, its slots may be another's: ending the command, TERM now, KILL in %v", printable(string(c.ID)), c.KillAfter))
+			c.end(child, signals)
+			return exitEnded
+		}
+	}
+}
+
+// end ends the child and all that it started: nothing of it may go on without the
+// slots.
+func (c *runCmd) end(child *child, signals <-chan os.Signal) {
+	child.adopt()
+	child.signal(syscall.SIGTERM)
+	child.signal(syscall.SIGCONT) // what is stopped would not hear it
+	kill := time.NewTimer(c.KillAfter)
+	defer kill.Stop()
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	ended, killed := child.ended, false
+	for {
+		select {
+		case <-ended:
+			ended = nil
+		case s := <-signals:
+			child.pass(s.(syscall.Signal))
+		case <-kill.C:
+			child.signal(syscall.SIGKILL)
+			killed = true
+		case <-look.C:
+		}
+		if ended == nil && (killed || !child.left()) {
+			return
+		}
+	}
+}

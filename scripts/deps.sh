@@ -1,0 +1,42 @@
+#!/bin/sh
+# Installs what the tests need beside Go: redis-server, gcc (for -race) and a
+# headless Chromium (for screenshotd). Debian and its kin; elsewhere it says what is
+# missing. What is there already is left alone.
+set -eu
+
+want=""
+need() { # a command, the package that brings it
+	command -v "$1" >/dev/null 2>&1 || want="$want $2"
+}
+need gcc gcc
+[ -e /usr/include/stdlib.h ] || want="$want libc6-dev"
+[ -n "${GOTSEM_REDIS_SERVER:-}" ] || command -v valkey-server >/dev/null 2>&1 || need redis-server redis-server
+command -v chromium >/dev/null 2>&1 || need chromium-headless-shell chromium-headless-shell
+[ -n "$want" ] || exit 0
+
+if ! command -v apt-get >/dev/null 2>&1; then
+	echo "make deps: missing, and no apt-get to install them with:$want" >&2
+	echo "make deps: install them in this system's way, then run make test again" >&2
+	exit 1
+fi
+sudo=""
+if [ "$(id -u)" != 0 ]; then
+	if ! command -v sudo >/dev/null 2>&1; then
+		echo "make deps: missing:$want" >&2
+		echo "make deps: as root: apt-get install$want" >&2
+		exit 1
+	fi
+	sudo=sudo
+fi
+echo "make deps: installing$want"
+# A policy of 101 keeps apt from starting a service: the tests start their own.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+	printf '#!/bin/sh\nexit 101\n' | $sudo tee "$policy" >/dev/null
+	$sudo chmod +x "$policy"
+	trap '$sudo rm -f "$policy"' EXIT
+fi
+export DEBIAN_FRONTEND=noninteractive
+$sudo apt-get update -qq
+# shellcheck disable=SC2086 # a list of words
+$sudo apt-get install -y -qq --no-install-recommends $want >/dev/null
