@@ -169,8 +169,14 @@ func (b *backlog) close(ctx context.Context) int {
 		}
 	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	left := len(b.owed)
-	clear(b.owed) // they lapse; the goroutine ends
+	clear(b.owed) // they lapse
+	b.mu.Unlock()
+	if running && left > 0 { // the goroutine ends when what is under way does
+		select {
+		case <-done:
+		case <-time.After(b.guard.timeout):
+		}
+	}
 	return left
 }

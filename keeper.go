@@ -110,7 +110,7 @@ func (k *keeper) all() {
 		list := &k.lists[i]
 		list.mu.Lock()
 		for l := list.first; l != nil; l = l.next {
-			l.due = 0
+			l.due, l.again = 0, 0
 		}
 		list.mu.Unlock()
 	}
@@ -136,7 +136,7 @@ func (k *keeper) run() {
 			}
 			continue // a lease came while the keeper was leaving
 		}
-		timer.Reset(max(next, k.tick))
+		timer.Reset(max(next, time.Millisecond))
 		select {
 		case <-timer.C:
 		case <-k.nudge:
@@ -181,6 +181,8 @@ func (k *keeper) round() (next time.Duration, some bool) {
 				over = append(over, l)
 			case l.renewing != nil:
 				next = min(next, trust-now) // unanswered: be there when its time is over
+			case l.again > now: // failed a moment ago: no spin while its time runs out
+				next = min(next, l.again-now, trust-now)
 			case l.local.Load() && k.sem.guard.open.Load(): // nobody to renew it with
 				list.unlink(l)
 				list.insert(l, now+k.every)
@@ -249,7 +251,7 @@ func (k *keeper) renew(batch []*Lease) {
 	for i, l := range batch {
 		switch a := answers[i]; {
 		case a.Err != nil: // broken: tried again while there is trust
-			k.settle(l, min(soon, time.Duration(l.trust.Load())), nil)
+			k.settle(l, min(soon, time.Duration(l.trust.Load())), func() { l.again = soon })
 		case a.Kept == store.PutBack && now >= time.Duration(l.trust.Load()):
 			// Too late: somebody may have had its place in between.
 			k.settle(l, soon, nil)

@@ -33,6 +33,7 @@ type Lease struct {
 	// The keeper's.
 	prev, next *Lease
 	due        time.Duration // when to renew
+	again      time.Duration // not before, after a renewal that failed
 	kept       bool          // in one of the keeper's lists
 	renewing   chan struct{} // a renewal is under way; closed when it is answered
 	local      atomic.Bool   // admitted or kept in an outage, without the store

@@ -19,6 +19,7 @@ type clock struct {
 	server         int64     // ms
 	sent, received time.Time // of the call that read it
 	jumped         bool      // proven, and not yet told
+	jump           int64     // the earliest that it can have been, by the new clock, ms
 	met            bool      // a call found the marker, or made it
 }
 
@@ -27,7 +28,8 @@ const jumpMax = 400 * time.Millisecond
 
 // header returns what a call says about the clock: '0' if this marker was never
 // met, '1' if it was, '2' if the clock is proven to have jumped; what the clock
-// said; and how many ms ago.
+// said; and how many ms ago. With '2' it is when the clock can have jumped at the
+// earliest: a loss that was noticed since has taken care of it.
 func (c *clocks) header(slot uint16, now time.Time) (seen byte, server, ago int64) {
 	if c.local {
 		slot = 0
@@ -43,7 +45,7 @@ func (c *clocks) header(slot uint16, now time.Time) (seen byte, server, ago int6
 	case k == nil:
 		return seen, 0, 0
 	case k.jumped:
-		return '2', 0, 0
+		return '2', k.jump, 0
 	}
 	return seen, k.server, now.Sub(k.sent).Milliseconds()
 }
@@ -85,7 +87,7 @@ func (c *clocks) read(slot uint16, server int64, sent, received time.Time, told 
 		// A machine that slept measures too little by its own clock, and must not
 		// accuse the server: its wall clock shows it.
 		wall := received.Round(0).Sub(k.sent.Round(0))
-		k.jumped = (wall - most).Abs() < jumpMax
+		k.jumped, k.jump = (wall-most).Abs() < jumpMax, server-most.Milliseconds()
 	}
 	k.server, k.sent, k.received = server, sent, received
 }

@@ -78,6 +78,13 @@ func (e *ears) add(wake func(string)) (remove func()) {
 	})
 }
 
+// context is the one that ends with the last listener; nil if there never was one.
+func (e *ears) context() context.Context {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.ctx
+}
+
 func (e *ears) change(f func([]*func(string)) []*func(string)) int {
 	var cs []*func(string)
 	if old := e.callbacks.Load(); old != nil {
@@ -100,10 +107,20 @@ func (e *ears) listen(ctx context.Context, subscribe func() *redis.PubSub, chang
 			return
 		}
 		e.client.lookAround(err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryAfter):
-		}
+		pause(ctx, retryAfter)
+	}
+}
+
+// pause waits for d, or until ctx is over.
+func pause(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
 	}
 }
 
@@ -194,7 +211,7 @@ func (s *shardEars) join(slotID, channel string) {
 	}
 	c.waiters++
 	if c.node == nil {
-		s.place(channel, c)
+		s.place(channel, c, 0)
 	}
 }
 
@@ -228,9 +245,9 @@ func (s *shardEars) wants(channel string) bool {
 // drop ends the subscriptions to channels that nobody has waited on for a while.
 func (s *shardEars) drop() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.timer = nil
 	idle := false
+	quiet := make(map[*shardNode][]string)
 	for channel, c := range s.channels {
 		switch {
 		case c.waiters > 0:
@@ -241,11 +258,11 @@ func (s *shardEars) drop() {
 			if n := c.node; n != nil {
 				c.node = nil
 				delete(n.channels, channel)
-				if len(n.channels) == 0 {
+				if len(n.channels) == 0 && n.cancel != nil {
 					delete(s.nodes, n.addr)
 					n.cancel()
-				} else {
-					_ = n.ps.SUnsubscribe(n.ctx, channel)
+				} else if n.ps != nil {
+					quiet[n] = append(quiet[n], channel)
 				}
 			}
 		}
@@ -253,68 +270,76 @@ func (s *shardEars) drop() {
 	if idle {
 		s.timer = time.AfterFunc(lingerFor, s.drop)
 	}
+	s.mu.Unlock()
+	for n, channels := range quiet { // a connection may be slow: not while others want the lock
+		for _, channel := range channels {
+			_ = n.ps.SUnsubscribe(n.ctx, channel)
+		}
+	}
 }
 
 // place subscribes to the channel at the node that serves its slot. mu is held; the
 // work that takes time is done in the background.
-func (s *shardEars) place(channel string, c *shardChannel) {
+func (s *shardEars) place(channel string, c *shardChannel, after time.Duration) {
 	e := s.ears
 	cluster, ok := e.client.UniversalClient.(*redis.ClusterClient)
-	if !ok || e.ctx == nil || e.ctx.Err() != nil {
+	ctx := e.context()
+	if !ok || ctx == nil || ctx.Err() != nil {
 		return
 	}
 	pending := &shardNode{} // so that it is placed once
 	c.node = pending
-	ctx := e.ctx
 	e.done.Go(func() {
+		pause(ctx, after)
 		for ctx.Err() == nil {
 			bounded, cancel := context.WithTimeout(ctx, time.Second)
 			node, err := cluster.MasterForKey(bounded, channel)
 			cancel()
-			if err == nil && s.subscribe(ctx, node, channel, pending) {
+			if err == nil {
+				s.subscribe(ctx, node, channel, pending)
 				return
 			}
 			e.client.lookAround(context.DeadlineExceeded)
-			select {
-			case <-ctx.Done():
-			case <-time.After(retryAfter):
-			}
+			pause(ctx, retryAfter)
 		}
 	})
 }
 
 // subscribe adds the channel to the subscription at node, and starts that one if it
-// is the first. It returns false if that failed.
-func (s *shardEars) subscribe(ctx context.Context, node *redis.Client, channel string, pending *shardNode) bool {
+// is the first. It may take as long as connecting does, and holds no lock meanwhile.
+func (s *shardEars) subscribe(ctx context.Context, node *redis.Client, channel string, pending *shardNode) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	c := s.channels[channel]
 	if c == nil || c.node != pending {
-		return true // nobody waits on it any more
+		s.mu.Unlock()
+		return // nobody waits on it any more
 	}
 	addr := node.Options().Addr
 	n := s.nodes[addr]
-	if n == nil {
+	first := n == nil
+	if first {
 		n = &shardNode{addr: addr, ps: node.SSubscribe(ctx), channels: make(map[string]bool)}
 		n.ctx, n.cancel = context.WithCancel(ctx)
-		if err := n.ps.SSubscribe(ctx, channel); err != nil {
-			_ = n.ps.Close()
-			n.cancel()
-			return false
-		}
 		s.nodes[addr] = n
+	}
+	n.channels[channel] = true
+	c.node = n
+	s.mu.Unlock()
+	if err := n.ps.SSubscribe(n.ctx, channel); err != nil {
+		if first {
+			_ = n.ps.Close()
+		}
+		s.lost(n)
+		return
+	}
+	if first {
 		s.ears.done.Go(func() {
 			s.ears.listen(n.ctx, func() *redis.PubSub { return n.ps }, func(error) bool {
 				s.lost(n)
 				return false
 			})
 		})
-	} else if err := n.ps.SSubscribe(ctx, channel); err != nil {
-		return false
 	}
-	n.channels[channel] = true
-	c.node = n
-	return true
 }
 
 // lost places the channels of a subscription that ended anew.
@@ -322,13 +347,14 @@ func (s *shardEars) lost(n *shardNode) {
 	s.ears.client.lookAround(context.DeadlineExceeded)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.nodes[n.addr] == n {
-		delete(s.nodes, n.addr)
+	if s.nodes[n.addr] != n {
+		return // somebody has seen to it
 	}
+	delete(s.nodes, n.addr)
 	n.cancel()
 	for channel := range n.channels {
 		if c := s.channels[channel]; c != nil && c.node == n {
-			s.place(channel, c)
+			s.place(channel, c, retryAfter) // the Cluster is being asked who serves it now
 		}
 	}
 }

@@ -5,7 +5,8 @@
 --   the caller's process), seen ('1': the caller has met this marker before; '2':
 --   it has proof that the server's clock jumped; '3': it comes back from an outage in
 --   which grants were made without the server), and the clock echo: the server's
---   time in ms that the caller last read, and how many ms ago, or 0 0.
+--   time in ms that the caller last read, and how many ms ago, or 0 0; with '2', the
+--   earliest time at which the clock can have jumped, by the server's clock of now.
 --
 -- M is a hash. Its field '' is 'fence ticket extra recounted': the last fence and
 -- ticket given, the sum of (weight - 1) over S, and when that was last recounted.
@@ -92,7 +93,7 @@ local function recovering(lossProven)
 	if GRACE == 0 then return 0 end
 	if recovered and not lossProven then return recovered end
 	local E = K[#K]
-	local e = call('HMGET', E, 'rid', 'run', 'grace', 'seen', 'ep')
+	local e = call('HMGET', E, 'rid', 'run', 'grace', 'seen', 'ep', 'lost')
 	local left = (e[3] or 0) - now
 	if left < 0 then left = 0 elseif left > GRACE then left = GRACE end -- the clock went back
 	recovered, met = left, e[1] and true
@@ -119,7 +120,8 @@ local function recovering(lossProven)
 	end
 	if left == 0 and not loss then
 		if SEEN == '2' then
-			loss, stamp = true, true
+			-- Unless a loss was noticed since: then somebody else was quicker.
+			if (e[6] or 0) - ECHO < 0 then loss, stamp = true, true end
 		elseif SEEN == '3' then
 			if now - (e[3] or 0) > 10 * PAUSE then -- the first to come back, of those that do now
 				recovered, stamp = PAUSE, true
@@ -138,8 +140,9 @@ local function recovering(lossProven)
 			local server = redis.pcall('INFO', 'server')
 			run = type(server) == 'string' and string.match(server, 'run_id:(%x+)') or '-'
 		end
-		if loss then recovered = GRACE end
-		call('HSET', E, 'rid', rid, 'run', run, 'grace', now + recovered, 'seen', now, 'ep', (e[5] or 0) + (loss and 1 or 0))
+		local lost = e[6] or 0
+		if loss then recovered, lost = GRACE, now end
+		call('HSET', E, 'rid', rid, 'run', run, 'grace', now + recovered, 'seen', now, 'ep', (e[5] or 0) + (loss and 1 or 0), 'lost', lost)
 		met = true
 	end
 	return recovered
