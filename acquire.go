@@ -150,6 +150,15 @@ func (s *Semaphore) settle(ctx context.Context, r *store.Request) (*Lease, error
 // back in the background.
 func (s *Semaphore) unanswered(ctx context.Context, r *store.Request, err error) (*Lease, error) {
 	s.doubt(r, err)
+	lease, err := s.policy(ctx, r, err)
+	if errors.Is(err, ErrUnavailable) {
+		s.stats.unavailable.Add(1)
+	}
+	return lease, err
+}
+
+// policy is what the outage policy makes of err: a lease, or err.
+func (s *Semaphore) policy(ctx context.Context, r *store.Request, err error) (*Lease, error) {
 	if !errors.Is(err, ErrUnavailable) || over(ctx) != nil {
 		return nil, err
 	}
@@ -163,17 +172,21 @@ func (s *Semaphore) unanswered(ctx context.Context, r *store.Request, err error)
 			return lease, nil
 		}
 	}
-	s.stats.unavailable.Add(1)
 	return nil, err
 }
 
 // doubt gives back what the store may have granted without our hearing of it.
 func (s *Semaphore) doubt(r *store.Request, err error) {
-	var down *unavailable
-	if notAsked := errors.As(err, &down) && down.cause == nil; notAsked || errors.Is(err, store.ErrConfig) {
-		return
+	if asked(err) {
+		s.guard.later.add(r.ID, r.SlotID, true)
 	}
-	s.guard.later.add(r.ID, r.SlotID, true)
+}
+
+// asked reports whether a call that ended with err may have reached the store and
+// been carried out.
+func asked(err error) bool {
+	var down *unavailable
+	return !errors.Is(err, store.ErrConfig) && !(errors.As(err, &down) && down.cause == nil)
 }
 
 // refusal turns a decision that is no grant into an error.

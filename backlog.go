@@ -33,8 +33,8 @@ type backlog struct {
 type debt struct {
 	id, slotID string
 	due, until time.Duration
-	doubtful   bool // an acquire was not answered: it may reach the store after the release
-	lease      *Lease
+	doubtful   bool   // an acquire was not answered: it may reach the store after the release
+	lease      *Lease // whose slot it is; nil: nobody's, or the store may have heard of the release
 }
 
 func (b *backlog) init(g *guard, ttl time.Duration) {
@@ -69,7 +69,7 @@ func (b *backlog) take(id string, weight int, now time.Duration) *Lease {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, d := range b.owed {
-		if l := d.lease; l != nil && d.id == id && l.weight == weight && l.trusted(now) {
+		if l := d.lease; l != nil && d.id == id && l.weight == weight && now < time.Duration(l.trust.Load()) {
 			delete(b.owed, d.slotID)
 			return l
 		}
@@ -134,6 +134,10 @@ func (b *backlog) next() (batch []*debt, wait time.Duration, over bool) {
 
 func (b *backlog) settle(d *debt) {
 	g := b.guard
+	b.mu.Lock()
+	lease := d.lease
+	d.lease = nil // the store may hear of the release from now on
+	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
 	defer cancel()
 	freed, err := g.release(ctx, &store.Release{ID: d.id, SlotID: d.slotID, Grace: g.grace})
@@ -142,7 +146,9 @@ func (b *backlog) settle(d *debt) {
 	switch {
 	case b.owed[d.slotID] != d: // taken meanwhile
 	case err != nil:
-		d.due = g.now() + backlogRetry
+		if d.due = g.now() + backlogRetry; !asked(err) {
+			d.lease = lease
+		}
 	case d.doubtful && !freed:
 		d.doubtful = false
 		d.due = g.now() + backlogAgain

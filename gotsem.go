@@ -168,6 +168,7 @@ type Semaphore struct {
 	stats  stats
 
 	requests sync.Pool // of *store.Request
+	releases sync.Pool // of *store.Release
 	stopWake func()
 	waking   sync.Once
 	closed   atomic.Bool
@@ -195,11 +196,12 @@ func newSemaphore(o Options) *Semaphore {
 		closing: make(chan struct{}),
 	}
 	s.requests.New = func() any { return new(store.Request) }
+	s.releases.New = func() any { return new(store.Release) }
 	s.guard = newGuard(o.Store, o.StoreTimeout, o.TTL, o.Logger, &s.stats)
 	s.guard.grace = o.Grace
 	s.keeper.init(s)
 	s.local = newLocal(s)
-	s.guard.back = s.local.back
+	s.guard.returns, s.guard.back = s.local.returns, s.local.back
 	if o.KnownFull > 0 {
 		s.known = newKnownFull(o.KnownFull)
 	}

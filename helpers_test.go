@@ -27,7 +27,12 @@ func open(t testing.TB, o Options) *Semaphore {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.Close() })
+	t.Cleanup(func() {
+		_ = s.Close()
+		if time.Now().Year() == 2000 { // a bubble: what hangs in the store may end
+			time.Sleep(DefaultTTL)
+		}
+	})
 	return s
 }
 
@@ -154,6 +159,7 @@ type shaky struct {
 	moods map[string]mood // by verb; "": the others
 	calls map[string]int
 	hook  func(verb, id string) // called before; it may block
+	pause time.Time             // until then no grants: somebody comes back from an outage
 }
 
 func newShaky() *shaky {
@@ -192,6 +198,16 @@ func (s *shaky) hooked(hook func(verb, id string)) {
 	s.hook = hook
 }
 
+// paused is how long no grants are made; word of an outage begins that anew.
+func (s *shaky) paused(away time.Duration) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if away > 0 && time.Since(s.pause) > store.Pause {
+		s.pause = time.Now().Add(store.Pause)
+	}
+	return time.Until(s.pause)
+}
+
 var errAway = errors.New("connection refused")
 
 // do calls f as the mood wants it.
@@ -228,7 +244,14 @@ func (s *shaky) do(ctx context.Context, verb, id string, budget time.Duration, f
 }
 
 func (s *shaky) Acquire(ctx context.Context, r *store.Request) (d store.Decision, err error) {
-	err = s.do(ctx, "acquire", r.ID, r.Budget, func() (err error) { d, err = s.Store.Acquire(ctx, r); return err })
+	err = s.do(ctx, "acquire", r.ID, r.Budget, func() (err error) {
+		if left := s.paused(r.Away); left > 0 {
+			d = store.Decision{Outcome: store.Recovering, RetryIn: left}
+			return nil
+		}
+		d, err = s.Store.Acquire(ctx, r)
+		return err
+	})
 	if err != nil {
 		d = store.Decision{}
 	}
@@ -236,7 +259,13 @@ func (s *shaky) Acquire(ctx context.Context, r *store.Request) (d store.Decision
 }
 
 func (s *shaky) Renew(ctx context.Context, rs []store.Renewal) (out []store.Renewed) {
-	err := s.do(ctx, "renew", rs[0].ID, 0, func() error { out = s.Store.Renew(ctx, rs); return nil })
+	err := s.do(ctx, "renew", rs[0].ID, 0, func() error {
+		for _, r := range rs {
+			s.paused(r.Away)
+		}
+		out = s.Store.Renew(ctx, rs)
+		return nil
+	})
 	if err != nil {
 		out = slices.Repeat([]store.Renewed{{Err: err}}, len(rs))
 	}

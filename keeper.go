@@ -55,9 +55,14 @@ func (k *keeper) list(l *Lease) *leaseList {
 
 // add has l renewed from now on. It returns false if the keeper was closed.
 func (k *keeper) add(l *Lease) bool {
-	// Up to a tenth of jitter, so that what was taken together does not stay
-	// together in all processes.
-	due := k.sem.now() + k.every - rand.N(k.every/10+1)
+	// Counted from the asking, which the trust tells: a lease that was taken over in an
+	// outage is older than it is ours. With up to a tenth of jitter, so that what was
+	// taken together does not stay together in all processes.
+	asked := time.Duration(l.trust.Load()) - (k.sem.opt.TTL - margin(k.sem.opt.TTL))
+	if l.local.Load() {
+		asked = k.sem.now()
+	}
+	due := asked + k.every - rand.N(k.every/10+1)
 	list := k.list(l)
 	list.mu.Lock()
 	list.insert(l, due)

@@ -221,18 +221,25 @@ func (l *Lease) Release(ctx context.Context) error {
 	if renewing := s.keeper.remove(l); renewing != nil {
 		<-renewing // bounded by StoreTimeout; a renewal must not overtake the release
 	}
+	inStore := !l.local.Load()
 	s.local.ended(l)
 	if s.known != nil {
 		s.known.forget(l.id)
 	}
 	s.stats.released.Add(1)
-	r := store.Release{ID: l.id, SlotID: l.slotID, Grace: s.opt.Grace}
+	r := s.releases.Get().(*store.Release)
+	defer s.releases.Put(r)
+	*r = store.Release{ID: l.id, SlotID: l.slotID, Grace: s.opt.Grace}
 	if s.opt.HandOver {
-		s.guard.handOver(&r)
+		s.guard.handOver(r)
 		return nil
 	}
-	if _, err := s.guard.release(detached(ctx), &r); err != nil {
-		s.guard.later.put(&debt{id: l.id, slotID: l.slotID, lease: l})
+	if _, err := s.guard.release(detached(ctx), r); err != nil {
+		d := &debt{id: l.id, slotID: l.slotID}
+		if inStore && !asked(err) {
+			d.lease = l
+		}
+		s.guard.later.put(d)
 		return fmt.Errorf("%w; it is released in the background, and lapses within %v at the latest", err, s.opt.TTL)
 	}
 	return nil

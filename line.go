@@ -140,11 +140,11 @@ func (s *Semaphore) Acquire(ctx context.Context, id string, opts ...Option) (*Le
 		return nil, ErrClosed
 	}
 	defer s.line.leave(r.SlotID)
-	lease, inLine, err := s.wait(ctx, r, woken, w.maxWait)
-	if inLine {
+	lease, owed, err := s.wait(ctx, r, woken, w.maxWait)
+	if owed {
 		// In the background: whoever gives up does not want to wait for it. If a
 		// grant meets the giving up, this hands it to the next.
-		s.guard.later.add(r.ID, r.SlotID, false)
+		s.guard.later.add(r.ID, r.SlotID, true)
 	}
 	return lease, err
 }
@@ -157,9 +157,11 @@ func (s *Semaphore) queue(limit int) int {
 	return s.opt.Queue
 }
 
-// wait asks until there is an answer that ends the wait. inLine reports that the
-// store may still keep a place, or a grant, for r.
-func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan struct{}, maxWait time.Duration) (_ *Lease, inLine bool, _ error) {
+// wait asks until there is an answer that ends the wait. owed reports that the
+// store may still keep a place, or a grant, for r. That is not given back before the
+// wait ends: what undoes a question without an answer would undo the grant to the
+// next one.
+func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan struct{}, maxWait time.Duration) (_ *Lease, owed bool, _ error) {
 	began := s.now()
 	ends := time.Duration(math.MaxInt64)
 	if maxWait < ends-began {
@@ -167,6 +169,7 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan str
 	}
 	var timer *time.Timer
 	var last store.Decision
+	inLine := false
 	for {
 		sent := s.now()
 		r.Away = s.local.cutOff()
@@ -174,11 +177,17 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan str
 		if err == nil {
 			s.local.learn(r, d)
 		} else {
+			owed = owed || asked(err)
 			if over(ctx) != nil && inLine {
-				return nil, true, err
+				s.stats.gaveUp.Add(1)
+				return nil, owed, err
 			}
-			if lease, err := s.unanswered(ctx, r, err); err == nil || s.opt.Outage != Local || !errors.Is(err, ErrUnavailable) {
-				return lease, inLine && lease == nil, err
+			lease, err := s.policy(ctx, r, err)
+			if err == nil || s.opt.Outage != Local || !errors.Is(err, ErrUnavailable) {
+				if errors.Is(err, ErrUnavailable) {
+					s.stats.unavailable.Add(1)
+				}
+				return lease, owed, err
 			}
 			// Local, and no slot to spare yet: one of our own may be released, and
 			// the store may come back while our place lives.
@@ -198,7 +207,7 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan str
 		default:
 			return nil, false, s.refusal(r, d, 0)
 		}
-		if !inLine {
+		if owed = true; !inLine {
 			inLine = true
 			s.stats.queued.Add(1)
 		}
@@ -218,7 +227,9 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan str
 		case <-woken:
 		case <-timer.C:
 			if s.now() >= ends {
-				d.Outcome = store.Full
+				if d.Outcome == store.Waiting {
+					d.Outcome = store.Full
+				}
 				return nil, true, s.refusal(r, d, s.now()-began)
 			}
 			if r.Limit, err = s.limits.of(ctx, r.ID); err != nil {

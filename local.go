@@ -30,6 +30,7 @@ type local struct {
 	peers atomic.Int64 // processes last seen; 0: never asked, or no answer
 	beat  atomic.Int64 // when they were last asked for
 	some  atomic.Int64 // leases that the store does not know of
+	set   atomic.Int64 // ids whose limit is known to be set in the store
 	away  atomic.Int64 // how long the store was away, until it has been told; 0: nothing to tell
 
 	mu     sync.Mutex
@@ -49,12 +50,17 @@ func (l *local) learn(r *store.Request, d store.Decision) {
 		return
 	}
 	l.told(r.Away)
-	if d.Limit != r.Limit {
+	if set := d.Limit != r.Limit; (set || l.set.Load() > 0) && d.Outcome != store.Recovering {
 		l.mu.Lock()
 		if len(l.limits) >= limitsKept {
 			clear(l.limits)
 		}
-		l.limits[r.ID] = d.Limit
+		if set {
+			l.limits[r.ID] = d.Limit
+		} else {
+			delete(l.limits, r.ID)
+		}
+		l.set.Store(int64(len(l.limits)))
 		l.mu.Unlock()
 	}
 	l.lives()
@@ -170,15 +176,19 @@ func (l *local) registered(lease *Lease) {
 	}
 }
 
-// back registers, when the store answers again, what was admitted without it. If it
-// was away for so long that others may have admitted too, the store is told, and
-// makes no grants until they have had the time to register.
-func (l *local) back(outage time.Duration) {
+// returns is called when the store answers again, before anything is asked of it. If
+// it was away for so long that others may have admitted too, it is told, and makes no
+// grants until they have had the time to register.
+func (l *local) returns(outage time.Duration) {
+	if l.on && outage > l.sem.opt.TTL/2 {
+		l.away.Store(int64(outage))
+	}
+}
+
+// back registers, when the store answers again, what was admitted without it.
+func (l *local) back() {
 	if !l.on {
 		return
-	}
-	if outage > l.sem.opt.TTL/2 {
-		l.away.Store(int64(outage))
 	}
 	if l.some.Load() > 0 {
 		l.sem.keeper.all()
@@ -186,8 +196,14 @@ func (l *local) back(outage time.Duration) {
 	l.beat.Store(-int64(time.Hour)) // count the processes anew
 }
 
-// cutOff is how long the store was away, if it has not been told.
-func (l *local) cutOff() time.Duration { return time.Duration(l.away.Load()) }
+// cutOff is how long the store was away, if it has not been told. What is asked while
+// it still is may be what finds it back.
+func (l *local) cutOff() time.Duration {
+	if outage := l.sem.guard.outage(); l.on && outage > l.sem.opt.TTL/2 {
+		return outage
+	}
+	return time.Duration(l.away.Load())
+}
 
 // told says that the store has heard of the outage.
 func (l *local) told(outage time.Duration) {

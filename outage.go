@@ -37,7 +37,6 @@ type guard struct {
 
 	open   atomic.Bool
 	streak atomic.Int64 // failures since the last good answer; 0 is the common case
-	good   atomic.Int64 // when the last good answer came; 0: never
 	called atomic.Int64 // while open: when somebody last asked
 
 	mu         sync.Mutex
@@ -53,7 +52,8 @@ type guard struct {
 	down       time.Duration // when the breaker opened
 	closed     chan struct{}
 
-	back func(outage time.Duration) // called when the breaker closes; may be nil
+	returns func(outage time.Duration) // called just before the breaker closes
+	back    func()                     // and after that
 }
 
 func newGuard(st store.Store, timeout, ttl time.Duration, log *slog.Logger, stats *stats) *guard {
@@ -196,7 +196,6 @@ func over(ctx context.Context) error {
 }
 
 func (g *guard) answered() {
-	g.good.Store(int64(g.now()))
 	if g.streak.Load() != 0 || g.open.Load() {
 		g.recovered()
 	}
@@ -233,15 +232,16 @@ func (g *guard) failed(id string, err error, sure bool) {
 func (g *guard) recovered() {
 	g.mu.Lock()
 	g.streak.Store(0)
-	wasOpen := g.open.Swap(false)
-	outage := g.now() - g.down
+	wasOpen := g.open.Load()
 	if wasOpen {
-		g.lasted = outage
+		g.lasted = g.now() - g.down
+		g.returns(g.lasted)
+		g.open.Store(false)
 		g.announce()
 	}
 	g.mu.Unlock()
-	if wasOpen && g.back != nil {
-		g.back(outage)
+	if wasOpen {
+		g.back()
 	}
 }
 

@@ -114,13 +114,15 @@ func (s *Semaphore) Release(ctx context.Context, id, slotID string) {
 	if s.known != nil {
 		s.known.forget(id)
 	}
-	r := store.Release{ID: id, SlotID: slotID, Bare: true}
+	r := s.releases.Get().(*store.Release)
+	defer s.releases.Put(r)
+	*r = store.Release{ID: id, SlotID: slotID, Bare: true, Grace: s.opt.Grace}
 	if s.opt.HandOver {
 		s.stats.released.Add(1)
-		s.guard.handOver(&r)
+		s.guard.handOver(r)
 		return
 	}
-	if _, err := s.guard.release(detached(ctx), &r); err != nil {
+	if _, err := s.guard.release(detached(ctx), r); err != nil {
 		s.guard.later.add(id, slotID, false)
 		return
 	}

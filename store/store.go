@@ -60,7 +60,7 @@ const (
 )
 
 // Store keeps slots. Its methods are safe for concurrent use, and return when
-// ctx is over at the latest.
+// ctx is over at the latest. What they are given they do not keep.
 type Store interface {
 	// Acquire asks for r.Weight slots of r.ID at once, or asks again.
 	Acquire(ctx context.Context, r *Request) (Decision, error)

@@ -45,6 +45,9 @@ type Store struct {
 	grace   atomic.Int64 // ms, the longest that a request has brought along
 	durable durable
 	bad     error // why New's arguments cannot work
+
+	// reserved is what no id may begin with, where prefix is the beginning of ownKeys.
+	reserved string
 }
 
 var (
@@ -110,14 +113,22 @@ func New(rdb redis.UniversalClient, prefix string, opts ...Option) *Store {
 		opt(s)
 	}
 	s.ops.New = func() any { return new(op) }
-	if strings.HasPrefix(prefix, "gotsem:") {
-		s.bad = fmt.Errorf("%w: the prefix %q begins with \"gotsem:\", as the store's own keys do: choose another", store.ErrConfig, prefix)
-	}
+	s.guardKeys()
 	if twin := s.client.twin; twin != nil {
 		// A semaphore from NewGotsem is never closed.
 		runtime.AddCleanup(s, func(c interface{ Close() error }) { _ = c.Close() }, twin)
 	}
 	return s
+}
+
+// guardKeys keeps the keys of ids apart from the store's own.
+func (s *Store) guardKeys() {
+	if rest, ok := strings.CutPrefix(ownKeys, s.prefix); ok {
+		s.reserved = rest
+	}
+	if strings.HasPrefix(s.prefix, ownKeys) {
+		s.bad = fmt.Errorf("%w: the prefix %q begins with \"gotsem:\", as the store's own keys do: choose another", store.ErrConfig, s.prefix)
+	}
 }
 
 // Close closes the connections that the store made for itself. It is not needed
@@ -136,8 +147,14 @@ func (s *Store) check(ctx context.Context, id, slotID string) error {
 	if id == "" || slotID == "" {
 		return errNoID
 	}
+	if s.reserved != "" && strings.HasPrefix(id, s.reserved) {
+		return fmt.Errorf("%w: the key of %q would begin with %q, as the store's own keys do: choose a prefix that is not the beginning of that", store.ErrConfig, id, ownKeys)
+	}
 	return s.bad
 }
+
+// ownKeys is what the store's own keys begin with, and no key of an id may.
+const ownKeys = "gotsem:"
 
 var errNoID = errors.New("redisstore: the id and the slot id must not be empty")
 

@@ -101,7 +101,7 @@ local function recovering(lossProven)
 	if type(info) ~= 'string' then -- no right to ask: only proof counts
 		info = ''
 	end
-	local rid = string.match(info, 'master_replid:(%x+)') or '-'
+	local rid = string.match(info, 'master_replid:(%x+)') or e[1] or '-' -- a user with less rights than who made the marker accuses nobody
 	local loss, stamp = false, false
 	if not e[1] then
 		loss, stamp = SEEN ~= '0' or lossProven, true
