@@ -1,0 +1,5 @@
+//go:build !race
+
+package httpshed_test
+
+const raceEnabled = false

@@ -1,0 +1,176 @@
+package httpshed
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem"
+)
+
+// Defaults of Options.
+const (
+	DefaultStatus          = http.StatusTooManyRequests
+	DefaultClosesPerSecond = 100
+	DefaultLinger          = time.Second
+	DefaultMaxLingering    = 256
+	DefaultQueueBody       = 64 << 10
+)
+
+// LocalID is the one id under which slots of Options.Local are taken.
+const LocalID = "server"
+
+// ClosePolicy says whether a refusal closes its connection.
+type ClosePolicy uint8
+
+const (
+	// CloseRefused closes an HTTP/1.x connection with the refusal, so that the
+	// client's retry is balanced anew. It is the default.
+	CloseRefused ClosePolicy = iota
+
+	// CloseNever keeps it: for a server behind a balancer of requests (an L7
+	// proxy or a mesh), or one that is alone. There closing gains nothing, and
+	// costs a handshake.
+	CloseNever
+)
+
+// Options say what New makes. Semaphore and Key are needed. Options are copied;
+// New writes nothing into them.
+type Options struct {
+	// Semaphore has the slots: shared by a fleet, or of this process alone.
+	Semaphore *gotsem.Semaphore
+
+	// Local, if not nil, is this server's own cap beside that of the fleet: a
+	// semaphore of this process. A request holds a slot of each. Slots of Local
+	// are taken under one id, LocalID, whatever Key says: it is the server that
+	// is capped, not a caller.
+	//
+	// With both, a refusal knows which of the two is full. This server only: the
+	// connection is closed, with Retry-After 0, since another server has room.
+	// The fleet: a Retry-After from the drain, and no close, since no other
+	// server would do.
+	Local *gotsem.Semaphore
+
+	// Key names what is limited: a project, an API key, a route. There is no
+	// default, and client addresses are no good one: many callers share one, and
+	// headers that carry them are written by anybody. An error is answered with
+	// 400 (or what a *StatusError says), as is an empty id or one longer than
+	// gotsem.MaxID. See ByHeader, ByPathValue, Fixed, HashID, Overflow.
+	Key func(*http.Request) (string, error)
+
+	// Weight is how many slots a request takes, of Semaphore and of Local. Nil: 1.
+	// An error, or less than 1, is answered like one of Key.
+	Weight func(*http.Request) (int, error)
+
+	// Wait is the most that a request waits in line for its slot. How many may
+	// wait says the semaphore's Queue. 0: nobody waits.
+	Wait time.Duration
+
+	// QueueBody is the largest body that is read ahead for a request that is to
+	// wait, in bytes; HTTP/1.x only. Larger ones do not wait. 0: 64 KiB.
+	// Negative: no request with a body waits.
+	QueueBody int64
+
+	// Skip lets a request through untouched: neither counted nor refused nor
+	// queued. It is for probes; see SkipPaths.
+	Skip func(*http.Request) bool
+
+	// Status answers a request whose id is full. 0: 429. Another choice is 503,
+	// which most meshes retry on another server, as they do not 429.
+	Status int
+
+	// LocalStatus answers a request for which only this server is full. 0: as
+	// Status.
+	LocalStatus int
+
+	// Close says whether refusals close HTTP/1.x connections.
+	Close ClosePolicy
+
+	// ClosesPerSecond bounds how many connections refusals close per second, and
+	// so how many handshakes they cost. Above it, connections are kept.
+	// 0: 100. Negative: no bound.
+	ClosesPerSecond int
+
+	// Linger is how long the rest of a refused request's body may take to arrive
+	// after the refusal was sent, before its connection is cut; HTTP/1.x only. A
+	// client that sends first and reads then gets to read. 0: 1 s.
+	Linger time.Duration
+
+	// MaxLingering bounds how many connections linger at once. Above it they are
+	// cut at once. 0: 256. Negative: none lingers.
+	MaxLingering int
+
+	// RateLimit, if not empty, is the name of the policy in RateLimit-Policy and
+	// RateLimit fields of refusals (draft-ietf-httpapi-ratelimit-headers), such as
+	// "capture". Printable ASCII without `"` and `\`.
+	RateLimit string
+
+	// Problem answers in application/problem+json (RFC 9457) instead of a line of
+	// text.
+	Problem bool
+
+	// Answer, if not nil, writes the refusal's body: it may add fields to h, and
+	// returns the body. Retry-After, Cache-Control, Connection and Content-Length
+	// are not its to set. It replaces the texts of Problem.
+	Answer func(h http.Header, r *http.Request, no Refusal) []byte
+
+	// OnRefuse, if not nil, is told of each refusal, before it is answered. It is
+	// called on the request's goroutine, and must not block.
+	OnRefuse func(r *http.Request, no Refusal)
+
+	// Shadow refuses nobody: who would have been is counted, told to OnRefuse, and
+	// let through without a slot. Nobody waits.
+	Shadow bool
+}
+
+// withDefaults returns o with its gaps filled in.
+func (o Options) withDefaults() Options {
+	o.Status = cmp.Or(o.Status, DefaultStatus)
+	o.LocalStatus = cmp.Or(o.LocalStatus, o.Status)
+	o.ClosesPerSecond = cmp.Or(o.ClosesPerSecond, DefaultClosesPerSecond)
+	o.Linger = cmp.Or(o.Linger, DefaultLinger)
+	o.MaxLingering = max(0, cmp.Or(o.MaxLingering, DefaultMaxLingering))
+	o.QueueBody = max(0, cmp.Or(o.QueueBody, DefaultQueueBody))
+	return o
+}
+
+// validate reports all that is wrong with o, which has its defaults.
+func (o Options) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("httpshed: "+format, args...)) }
+	if o.Semaphore == nil {
+		bad("Options.Semaphore is nil: give the semaphore whose slots requests take")
+	}
+	if o.Local != nil && o.Local == o.Semaphore {
+		bad("Options.Local is Options.Semaphore: give this server a cap of its own, or none")
+	}
+	if o.Key == nil {
+		bad("Options.Key is nil: say what is limited, such as ByPathValue(\"project\"); there is no default")
+	}
+	if o.Wait < 0 {
+		bad("Options.Wait is %v: 0 (nobody waits) or more", o.Wait)
+	}
+	for _, st := range []struct {
+		name string
+		code int
+	}{{"Status", o.Status}, {"LocalStatus", o.LocalStatus}} {
+		if st.code < 400 || st.code > 599 {
+			bad("Options.%s is %d: a refusal is 4xx or 5xx, such as 429 or 503", st.name, st.code)
+		}
+	}
+	if o.Close > CloseNever {
+		bad("Options.Close is %d: CloseRefused or CloseNever", o.Close)
+	}
+	if o.Linger < 0 {
+		bad("Options.Linger is %v: above 0 (MaxLingering: -1 for none)", o.Linger)
+	}
+	for _, c := range []byte(o.RateLimit) {
+		if c < ' ' || c > '~' || c == '"' || c == '\\' {
+			bad("Options.RateLimit is %q: printable ASCII without quotes and backslashes, since it is a name in a header field", o.RateLimit)
+			break
+		}
+	}
+	return errors.Join(errs...)
+}

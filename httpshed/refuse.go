@@ -1,0 +1,369 @@
+package httpshed
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem"
+)
+
+// Reason is why a request was refused.
+type Reason uint8
+
+// The reasons. After TooHeavy and BadRequest only another request helps, after the
+// others time does.
+const (
+	Full          Reason = iota // every slot of the id is taken
+	LineFull                    // and so is every place in line
+	WaitedTooLong               // Options.Wait, or another limit in time, was over
+	ServerFull                  // this server is full; the fleet is not, or cannot be asked
+	TooHeavy                    // heavier than the whole limit
+	BadRequest                  // Key or Weight did not accept it
+	Unavailable                 // the store could not be asked, and the outage policy does not admit
+	Recovering                  // the store lost its memory and makes no grants for now
+	reasons
+)
+
+// String returns the reason in words.
+func (r Reason) String() string {
+	switch r {
+	case Full:
+		return "full"
+	case LineFull:
+		return "line full"
+	case WaitedTooLong:
+		return "waited too long"
+	case ServerFull:
+		return "server full"
+	case TooHeavy:
+		return "too heavy"
+	case BadRequest:
+		return "bad request"
+	case Unavailable:
+		return "unavailable"
+	case Recovering:
+		return "recovering"
+	}
+	return "Reason(" + strconv.Itoa(int(r)) + ")"
+}
+
+// Refusal is one no.
+type Refusal struct {
+	Reason     Reason
+	Status     int   // of the answer
+	RetryAfter int   // the seconds in Retry-After; -1: none was sent
+	Close      bool  // the connection is closed with it
+	Shadow     bool  // Options.Shadow: the request is let through
+	Err        error // what the semaphore, Key or Weight said; it may name the id, and is for logs alone
+}
+
+// StatusError is an error of Key or Weight that chooses its answer: 401 for a
+// missing key, 404 for an unknown project. Text is shown to the client.
+type StatusError struct {
+	Status int // 4xx or 5xx; another is answered as 400
+	Text   string
+}
+
+// Error returns the text.
+func (e *StatusError) Error() string { return "httpshed: " + strconv.Itoa(e.Status) + ": " + e.Text }
+
+// answer is what a client reads.
+type answer struct {
+	status int
+	body   []byte
+	kind   []string // Content-Type
+	length []string // Content-Length
+}
+
+// Header values that every refusal shares. Nobody writes into them: net/http
+// copies, and a Set or an Add by somebody else makes a new slice.
+var (
+	noStore  = []string{"no-store"}
+	closing  = []string{"close"}
+	kindText = []string{"text/plain; charset=utf-8"}
+	kindJSON = []string{"application/problem+json"}
+	nosniff  = []string{"nosniff"}
+	inSecs   = func() (s [int(maxRetryAfter/time.Second) + 1][]string) {
+		for i := range s {
+			s[i] = []string{strconv.Itoa(i)}
+		}
+		return s
+	}()
+)
+
+func inSeconds(n int) []string {
+	if n < len(inSecs) {
+		return inSecs[n]
+	}
+	return []string{strconv.Itoa(n)}
+}
+
+// The problem types of draft-ietf-httpapi-ratelimit-headers.
+const (
+	typeQuota    = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+	typeCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+)
+
+// problem is an RFC 9457 answer.
+type problem struct {
+	Type     string   `json:"type,omitempty"` // none: the status says it all (RFC 9457 §4.2.1)
+	Title    string   `json:"title"`
+	Detail   string   `json:"detail,omitempty"`
+	Status   int      `json:"status"`
+	Violated []string `json:"violated-policies,omitempty"`
+}
+
+// answersOf makes the answers ahead, so that a refusal only writes.
+func answersOf(o Options) (as [reasons]answer) {
+	for reason := range as {
+		p := problem{Status: o.Status, Type: typeQuota}
+		switch Reason(reason) {
+		case Full:
+			p.Title = "Too many at once. Retry-After says when to try again."
+		case LineFull:
+			p.Title = "Too many at once, and too many wait. Retry-After says when to try again."
+		case WaitedTooLong:
+			p.Title = "Too many at once: none came free in time. Retry-After says when to try again."
+		case ServerFull:
+			p.Title = "This server is full. Another connection may lead to one that is not."
+			p.Status, p.Type = o.LocalStatus, typeCapacity
+		case TooHeavy:
+			// 413: "larger than the server is willing to process" (RFC 9110
+			// §15.5.14), which no client or proxy sends again as it is.
+			p.Title = "This asks for more at once than is ever granted. Ask for less."
+			p.Status, p.Type = http.StatusRequestEntityTooLarge, ""
+		case BadRequest:
+			p.Title = "The request does not say whom it is for."
+			p.Status, p.Type = http.StatusBadRequest, ""
+		case Unavailable:
+			p.Title = "Whether there is room cannot be found out at the moment. Retry-After says when to try again."
+			p.Status, p.Type = http.StatusServiceUnavailable, typeCapacity
+		case Recovering:
+			p.Title = "Nobody is let in for a moment. Retry-After says when to try again."
+			p.Status, p.Type = http.StatusServiceUnavailable, typeCapacity
+		}
+		as[reason] = p.answer(o)
+	}
+	return as
+}
+
+func (p problem) answer(o Options) answer {
+	a := answer{status: p.Status, body: []byte(p.Title + "\n"), kind: kindText}
+	if o.Problem {
+		if p.Type == typeQuota && o.RateLimit != "" {
+			p.Violated = []string{o.RateLimit}
+		}
+		if p.Type == "" {
+			p.Title, p.Detail = http.StatusText(p.Status), p.Title
+		}
+		a.body, _ = json.Marshal(p) // strings and numbers: it cannot fail
+		a.kind = kindJSON
+	}
+	a.length = []string{strconv.Itoa(len(a.body))}
+	return a
+}
+
+// answerTo returns the answer to v.
+func (s *Shedder) answerTo(v *verdict) *answer {
+	if v.reason == BadRequest {
+		return s.answerToBad(v.err)
+	}
+	return &s.answers[v.reason]
+}
+
+func (s *Shedder) answerToBad(err error) *answer {
+	var chosen *StatusError
+	if !errors.As(err, &chosen) {
+		return &s.answers[BadRequest]
+	}
+	p := problem{Title: chosen.Text, Status: chosen.Status}
+	if p.Status < 400 || p.Status > 599 {
+		p.Status = http.StatusBadRequest
+	}
+	a := p.answer(s.opt)
+	return &a
+}
+
+// refuse answers no.
+func (s *Shedder) refuse(w http.ResponseWriter, r *http.Request, v *verdict) {
+	a := s.answerTo(v)
+	now := s.now()
+	no := Refusal{Reason: v.reason, Status: a.status, Close: s.closesFor(r, v, now), Err: v.err}
+	open := unread(r)
+	var rc *http.ResponseController
+	if open {
+		rc = http.NewResponseController(w)
+		// net/http would read the body first, before a word of the answer. Only a
+		// connection that is closed, or one in full duplex, is answered at once.
+		if !no.Close && rc.EnableFullDuplex() != nil {
+			no.Close = true
+		}
+	}
+	no.RetryAfter = s.retryAfter(v, no.Close, now)
+	s.stats.refused[no.Reason].Add(1)
+	if s.opt.OnRefuse != nil {
+		s.opt.OnRefuse(r, no)
+	}
+
+	h := w.Header()
+	if s.opt.Answer != nil {
+		a = &answer{kind: a.kind, body: s.opt.Answer(h, r, no)}
+		a.length = []string{strconv.Itoa(len(a.body))}
+		if kind := h["Content-Type"]; kind != nil {
+			a.kind = kind
+		}
+	}
+	h["Cache-Control"] = noStore // RFC 6585 §4: a 429 must not be cached
+	h["Content-Type"] = a.kind
+	h["X-Content-Type-Options"] = nosniff
+	h["Content-Length"] = a.length
+	if no.RetryAfter >= 0 {
+		h["Retry-After"] = inSeconds(no.RetryAfter)
+	}
+	if no.Close {
+		h["Connection"] = closing // net/http closes for exactly this
+		s.stats.closed.Add(1)
+	}
+	if s.opt.RateLimit != "" && v.full != nil && v.reason != ServerFull {
+		h["Ratelimit-Policy"] = []string{`"` + s.opt.RateLimit + `";q=` + strconv.Itoa(v.full.Limit) + `;qu="concurrent-requests"`}
+		h["Ratelimit"] = []string{`"` + s.opt.RateLimit + `";r=0;t=` + strconv.Itoa(no.RetryAfter)}
+	}
+	w.WriteHeader(no.Status)
+	_, _ = w.Write(a.body)
+	if open {
+		s.linger(rc, r, no.Close)
+	}
+}
+
+// shadow counts and tells what would have been refused.
+func (s *Shedder) shadow(r *http.Request, v *verdict) {
+	s.stats.shadowed.Add(1)
+	if v.gone {
+		return
+	}
+	s.stats.refused[v.reason].Add(1)
+	if s.opt.OnRefuse != nil {
+		s.opt.OnRefuse(r, Refusal{Reason: v.reason, Status: s.answerTo(v).status, RetryAfter: s.retryAfter(v, false, s.now()), Shadow: true, Err: v.err})
+	}
+}
+
+// closesFor reports whether the connection is closed with the refusal: on HTTP/1.x,
+// if that may lead the client to a server with room, and the budget has it.
+func (s *Shedder) closesFor(r *http.Request, v *verdict, now time.Duration) bool {
+	if s.opt.Close == CloseNever || r.ProtoMajor != 1 {
+		return false
+	}
+	switch v.reason {
+	case Full, LineFull, WaitedTooLong:
+		if s.opt.Local != nil {
+			return false // the fleet is full: no other server would do
+		}
+	case ServerFull:
+	case Unavailable:
+		if !errors.Is(v.err, gotsem.ErrClosed) { // this server is on its way out
+			return false
+		}
+	default:
+		return false
+	}
+	if s.closes.spend(now) {
+		return true
+	}
+	s.stats.spared.Add(1)
+	return false
+}
+
+// retryAfter returns the seconds to say in Retry-After; -1: none.
+func (s *Shedder) retryAfter(v *verdict, closes bool, now time.Duration) int {
+	switch v.reason {
+	case Full, LineFull, WaitedTooLong:
+		if v.full == nil { // a limit in time was over before there was an answer
+			return 1 + rand.IntN(3)
+		}
+		return s.drains.retryIn(v.id, v.full, now)
+	case ServerFull:
+		// 0 is "now, elsewhere": where that is where the retry goes.
+		if v.fleet == fleetFree && (closes || s.opt.Close == CloseNever) {
+			return 0
+		}
+		return s.drains.retryInLocal(v.full, now)
+	case Recovering:
+		var e *gotsem.RecoveringError
+		if errors.As(v.err, &e) {
+			return seconds(min(e.RetryAfter, maxRetryAfter) + rand.N(minSpread))
+		}
+	case TooHeavy, BadRequest:
+		return -1
+	}
+	return 1 + rand.IntN(3) // a store that is back is noticed within a second
+}
+
+// lingerBytes is how much of a refused body is read, after the answer, to spare its
+// sender a reset. RFC 9112 §9.6.
+const lingerBytes = 8 << 20
+
+// linger has the answer sent, and then reads what of the request's body is still
+// under way: a client that sends all of it before it reads would otherwise meet a
+// reset, which can destroy the answer. What takes too long, is too much, or comes
+// while too many linger is cut off.
+func (s *Shedder) linger(rc *http.ResponseController, r *http.Request, closes bool) {
+	bounded := rc.SetReadDeadline(time.Now().Add(s.opt.Linger)) == nil
+	if err := rc.Flush(); errors.Is(err, http.ErrNotSupported) {
+		return // something around us keeps the answer back: it closes with it, and net/http does what it does
+	} else if err == nil && bounded && s.lingers(r.Body) {
+		return // the connection is in order, whether it is kept or closed
+	}
+	// net/http itself would keep a socket and a goroutine for another 500 ms, or, on
+	// a connection that was to be kept, take the rest of the body for a request.
+	s.stats.cut.Add(1)
+	if conn, _, err := rc.Hijack(); err == nil {
+		_ = conn.Close()
+		return
+	}
+	if !closes {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// lingers reads the rest of a body, and reports whether it came to its end.
+func (s *Shedder) lingers(body io.Reader) bool {
+	defer s.lingering.Add(-1)
+	if s.lingering.Add(1) > int64(s.opt.MaxLingering) {
+		return false
+	}
+	_, err := io.CopyN(io.Discard, body, lingerBytes)
+	return err == io.EOF
+}
+
+// budget is so many a second.
+type budget struct {
+	perSecond int           // negative: no bound
+	spent     atomic.Uint64 // the second, and how many in it
+}
+
+// spend takes one, if there is one left.
+func (b *budget) spend(now time.Duration) bool {
+	if b.perSecond < 0 {
+		return true
+	}
+	second := uint64(now / time.Second)
+	for {
+		old := b.spent.Load()
+		next := second << 32
+		if old>>32 == second {
+			next = old
+		}
+		if int(uint32(next)) >= b.perSecond {
+			return false
+		}
+		if b.spent.CompareAndSwap(old, next+1) {
+			return true
+		}
+	}
+}

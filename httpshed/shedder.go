@@ -1,0 +1,291 @@
+package httpshed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem"
+)
+
+// Shedder lets requests in, and refuses those for which there is no room. It may
+// make any number of handlers, which then share what it measures and counts.
+type Shedder struct {
+	opt     Options
+	start   time.Time // instants are kept as durations since then, monotonic
+	drains  *drains
+	closes  budget
+	answers [reasons]answer
+	stats   stats
+
+	lingering   atomic.Int64
+	queuedBytes atomic.Int64 // bodies read ahead, of requests that wait
+}
+
+// maxQueuedBytes bounds the bodies of all requests that wait. Those above it do
+// not wait.
+const maxQueuedBytes = 64 << 20
+
+// New makes a Shedder. It starts nothing, and needs no closing.
+func New(o Options) (*Shedder, error) {
+	o = o.withDefaults()
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	s := &Shedder{opt: o, start: time.Now(), closes: budget{perSecond: o.ClosesPerSecond}}
+	s.drains = newDrains(o.Local != nil)
+	s.answers = answersOf(o)
+	return s, nil
+}
+
+// now is the time since the Shedder was made. It does not jump with the wall
+// clock.
+func (s *Shedder) now() time.Duration { return time.Since(s.start) }
+
+// Handler returns next behind the semaphore.
+//
+// A router that sets path values (ByPathValue) has to come before it, and a limit
+// in time, such as http.TimeoutHandler, has to be around it: inside, it would give
+// the slot back while the work goes on.
+func (s *Shedder) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.opt.Skip != nil && s.opt.Skip(r) {
+			s.stats.skipped.Add(1)
+			next.ServeHTTP(w, r)
+			return
+		}
+		h, body, v := s.admit(w, r)
+		switch {
+		case h != nil:
+			h.serve(w, r, body, next)
+		case s.opt.Shadow:
+			s.shadow(r, &v)
+			next.ServeHTTP(w, r)
+		case v.gone:
+			s.stats.gone.Add(1)
+			w.WriteHeader(statusClientGone) // nobody reads it but access logs
+		default:
+			s.refuse(w, r, &v)
+		}
+	})
+}
+
+// statusClientGone is nginx's word for a client that hung up before its answer.
+const statusClientGone = 499
+
+// verdict is why a request was not let in.
+type verdict struct {
+	id     string
+	reason Reason
+	err    error             // what the semaphore, Key or Weight said
+	full   *gotsem.FullError // the numbers, if it is that
+	fleet  standing          // ServerFull: how the fleet stands
+	gone   bool              // the client hung up
+}
+
+// admit finds out who asks and takes the slots. Body is what was read ahead of the
+// request's body, nil if nothing was.
+func (s *Shedder) admit(w http.ResponseWriter, r *http.Request) (h *held, body io.ReadCloser, v verdict) {
+	id, weight, err := s.who(r)
+	if err != nil {
+		return nil, nil, verdict{reason: BadRequest, err: err}
+	}
+	ctx, patience := r.Context(), s.opt.Wait
+	if s.opt.Shadow {
+		patience = 0
+	}
+	if patience > 0 && unread(r) {
+		// The body is read only if there is something to wait for.
+		began := s.now()
+		h, v = s.take(ctx, id, weight, 0)
+		if v.full == nil { // let in, or refused for what waiting does not mend
+			return h, nil, v
+		}
+		var gone bool
+		if body, gone = s.readAhead(w, r, patience); body == nil {
+			v.gone = gone
+			return nil, nil, v
+		}
+		defer s.queuedBytes.Add(-s.reservation(r))
+		patience -= s.now() - began
+	}
+	h, v = s.take(ctx, id, weight, patience)
+	return h, body, v
+}
+
+// who returns what is limited and how much of it the request takes.
+func (s *Shedder) who(r *http.Request) (id string, weight int, err error) {
+	id, err = s.opt.Key(r)
+	switch {
+	case err != nil:
+		return "", 0, err
+	case id == "":
+		return "", 0, errEmptyID
+	case len(id) > gotsem.MaxID:
+		return "", 0, errLongID
+	}
+	if s.opt.Weight == nil {
+		return id, 1, nil
+	}
+	if weight, err = s.opt.Weight(r); err == nil && weight < 1 {
+		err = errWeight
+	}
+	return id, weight, err
+}
+
+var (
+	errEmptyID = errors.New("httpshed: Key returned an empty id: it is not taken for one, since all who lack an id would share it")
+	errLongID  = errors.New("httpshed: Key returned an id longer than gotsem.MaxID: hash what is longer")
+	errWeight  = errors.New("httpshed: Weight returned less than 1")
+)
+
+// take takes a slot of the fleet's, and one of this server's if it has a cap. While
+// it waits for the one it does not hold the other.
+func (s *Shedder) take(ctx context.Context, id string, weight int, patience time.Duration) (*held, verdict) {
+	var ends time.Duration
+	if patience > 0 {
+		ends = s.now() + patience
+	}
+	var local *gotsem.Lease
+	var err error
+	if s.opt.Local != nil {
+		if local, err = acquire(ctx, s.opt.Local, LocalID, weight, patience); err != nil {
+			return nil, s.localVerdict(ctx, id, weight, err)
+		}
+		patience = 0
+	}
+	lease, err := acquire(ctx, s.opt.Semaphore, id, weight, patience)
+	if err != nil && local != nil {
+		release(ctx, local)
+		_, full := err.(*gotsem.FullError)
+		if left := ends - s.now(); full && ends > 0 && left > 0 {
+			lease, err = acquire(ctx, s.opt.Semaphore, id, weight, left)
+			if err == nil {
+				if local, err = acquire(ctx, s.opt.Local, LocalID, weight, 0); err != nil {
+					release(ctx, lease)
+					return nil, s.localVerdict(ctx, id, weight, err)
+				}
+			}
+		}
+	}
+	if err != nil {
+		return nil, judge(ctx, id, err)
+	}
+	if ends > 0 && ctx.Err() != nil { // it hung up in the moment that its turn came
+		if local != nil {
+			release(ctx, local)
+		}
+		release(ctx, lease)
+		return nil, judge(ctx, id, ctx.Err())
+	}
+	return s.hold(ctx, id, lease, local), verdict{}
+}
+
+func acquire(ctx context.Context, sem *gotsem.Semaphore, id string, weight int, patience time.Duration) (*gotsem.Lease, error) {
+	if patience <= 0 {
+		return sem.Try(ctx, id, gotsem.Weight(weight))
+	}
+	return sem.Acquire(ctx, id, gotsem.Weight(weight), gotsem.MaxWait(patience))
+}
+
+// release gives a slot back. What the store does not take now, gotsem gives back
+// in the background.
+func release(ctx context.Context, l *gotsem.Lease) { _ = l.Release(ctx) }
+
+// judge turns what a semaphore said into a verdict.
+func judge(ctx context.Context, id string, err error) verdict {
+	v := verdict{id: id, err: err, reason: Unavailable}
+	switch e := err.(type) {
+	case *gotsem.FullError:
+		v.full = e
+		switch {
+		case e.Is(gotsem.ErrQueueFull):
+			v.reason = LineFull
+		case e.Is(gotsem.ErrWaitTooLong):
+			v.reason = WaitedTooLong
+		default:
+			v.reason = Full
+		}
+		return v
+	case *gotsem.RecoveringError:
+		v.reason = Recovering
+		return v
+	}
+	switch over := ctx.Err(); {
+	case errors.Is(err, gotsem.ErrTooHeavy):
+		v.reason = TooHeavy
+	case errors.Is(over, context.DeadlineExceeded): // somebody's limit in time, not the client
+		v.reason = WaitedTooLong
+	case over != nil:
+		v.gone = true
+	}
+	return v
+}
+
+// localVerdict is judge for Options.Local.
+func (s *Shedder) localVerdict(ctx context.Context, id string, weight int, err error) verdict {
+	v := judge(ctx, id, err)
+	if v.full == nil {
+		return v
+	}
+	var usage gotsem.Usage
+	if v.fleet, usage = s.standing(ctx, id, weight); v.fleet != fleetFull {
+		v.reason = ServerFull
+		return v
+	}
+	// Then no other server would do, and the fleet's numbers count.
+	v.reason = Full
+	v.full = &gotsem.FullError{ID: id, Active: usage.Active, Limit: usage.Limit, Waiting: usage.Waiting, RetryAfter: usage.NextIn}
+	v.err = v.full
+	return v
+}
+
+// unread reports whether r has a body that has to be read before net/http notices
+// that the client hung up, or takes the next request. HTTP/2 has no such thing.
+func unread(r *http.Request) bool {
+	return r.ProtoMajor == 1 && r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0
+}
+
+// reservation is how much of maxQueuedBytes a request's body counts for.
+func (s *Shedder) reservation(r *http.Request) int64 {
+	if r.ContentLength >= 0 {
+		return r.ContentLength
+	}
+	return s.opt.QueueBody
+}
+
+// readAhead reads the body of a request that is to wait. It returns nil if the
+// body is too large, took longer than patience, or (gone) its client hung up. Else
+// the body counts for its reservation.
+func (s *Shedder) readAhead(w http.ResponseWriter, r *http.Request, patience time.Duration) (_ io.ReadCloser, gone bool) {
+	size := s.reservation(r)
+	if size > s.opt.QueueBody || size == 0 {
+		return nil, false
+	}
+	taken := false
+	defer func() {
+		if !taken {
+			s.queuedBytes.Add(-size)
+		}
+	}()
+	if s.queuedBytes.Add(size) > maxQueuedBytes {
+		return nil, false
+	}
+	if http.NewResponseController(w).SetReadDeadline(time.Now().Add(patience)) != nil {
+		return nil, false // a ResponseWriter without Unwrap: reading could take for ever
+	}
+	data, err := io.ReadAll(io.LimitReader(r.Body, size+1))
+	switch {
+	case err != nil:
+		return nil, r.Context().Err() != nil && !errors.Is(err, os.ErrDeadlineExceeded)
+	case int64(len(data)) > size:
+		return nil, false
+	}
+	taken = true
+	return io.NopCloser(bytes.NewReader(data)), false
+}
