@@ -26,6 +26,7 @@ type backlog struct {
 	mu      sync.Mutex
 	owed    map[string]*debt // by slot id
 	running bool
+	tried   time.Duration // when one was tried though the store is known to be away
 	closing chan struct{}
 	done    chan struct{} // closed when the goroutine ends
 }
@@ -115,12 +116,22 @@ func (b *backlog) next() (batch []*debt, wait time.Duration, over bool) {
 	defer b.mu.Unlock()
 	now := b.guard.now()
 	wait = backlogAgain
+	most := backlogBatch
+	if b.guard.open.Load() { // one at a time is enough to keep probing; all would be told the same
+		if most = 1; now < b.tried+backlogRetry {
+			most = 0
+		} else {
+			b.tried = now
+		}
+	}
 	for slotID, d := range b.owed {
 		switch {
 		case d.until <= now:
 			delete(b.owed, slotID)
-		case d.due <= now && len(batch) < backlogBatch:
+		case d.due <= now && len(batch) < most:
 			batch = append(batch, d)
+		case d.due <= now:
+			wait = min(wait, backlogRetry)
 		default:
 			wait = min(wait, d.due-now)
 		}

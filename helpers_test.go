@@ -148,6 +148,7 @@ const (
 	hangs          // does nothing until its budget is over
 	forgetful      // does it, and fails to say so
 	wrong          // store.ErrConfig
+	lonely         // does it, and store.ErrNotReplicated
 )
 
 // shaky is a memory store that can be away, as a Redis can.
@@ -237,6 +238,8 @@ func (s *shaky) do(ctx context.Context, verb, id string, budget time.Duration, f
 	case forgetful:
 		_ = f()
 		return errAway
+	case lonely:
+		return errors.Join(f(), store.ErrNotReplicated)
 	case wrong:
 		return fmt.Errorf("%w: NOAUTH", store.ErrConfig)
 	}
@@ -272,9 +275,21 @@ func (s *shaky) Renew(ctx context.Context, rs []store.Renewal) (out []store.Rene
 	return out
 }
 
-func (s *shaky) Release(ctx context.Context, r *store.Release) (freed bool, err error) {
-	err = s.do(ctx, "release", r.ID, r.Budget, func() (err error) { freed, err = s.Store.Release(ctx, r); return err })
-	return freed && err == nil, err
+func (s *shaky) Release(ctx context.Context, r *store.Release) (bool, error) {
+	whole, told := *r, r.Async
+	whole.Async = nil
+	give := func() (freed bool, err error) {
+		err = s.do(ctx, "release", whole.ID, whole.Budget, func() (err error) { freed, err = s.Store.Release(ctx, &whole); return err })
+		return freed && err == nil, err
+	}
+	if told == nil {
+		return give()
+	}
+	go func() {
+		_, err := give()
+		told(whole.ID, whole.SlotID, err)
+	}()
+	return false, nil
 }
 
 func (s *shaky) Usage(ctx context.Context, id string, limit int) (u store.Usage, err error) {

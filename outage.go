@@ -35,6 +35,8 @@ type guard struct {
 	start   time.Time
 	later   backlog
 
+	onHanded func(id, slotID string, err error) // handed, made into a func once
+
 	open   atomic.Bool
 	streak atomic.Int64 // failures since the last good answer; 0 is the common case
 	called atomic.Int64 // while open: when somebody last asked
@@ -60,13 +62,11 @@ func newGuard(st store.Store, timeout, ttl time.Duration, log *slog.Logger, stat
 	// start lies a little back, so that 0 can stand for never.
 	g := &guard{store: st, timeout: timeout, log: log, stats: stats, start: time.Now().Add(-2 * logEvery), closed: make(chan struct{})}
 	g.later.init(g, ttl)
+	g.onHanded = g.handed
 	return g
 }
 
 func (g *guard) now() time.Duration { return time.Since(g.start) }
-
-// errDown is why a call was not made.
-var errDown = errors.New("known to be unreachable")
 
 // acquire asks the store for slots. Its error is an *unavailable if the store
 // could not be asked, else the ctx's or one that says what is wrong with the
@@ -120,7 +120,7 @@ func (g *guard) handOver(r *store.Release) {
 		return
 	}
 	r.Budget = g.timeout
-	r.Async = g.handed
+	r.Async = g.onHanded
 	_, _ = g.store.Release(context.Background(), r) // it speaks through Async
 }
 

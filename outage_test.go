@@ -433,6 +433,106 @@ func TestAReleaseThatIsNotTaken(t *testing.T) {
 	}
 }
 
+// Releases that nobody waits for are as safe as the others.
+func TestHandOver(t *testing.T) {
+	for _, how := range []mood{well, refuses, hangs, forgetful} {
+		synctest.Test(t, func(t *testing.T) {
+			st := newShaky()
+			s := open(t, Options{Store: st, Limit: 20, Outage: Closed, HandOver: true})
+			for range 2 { // in the second round it is known to be away
+				var ls []*Lease
+				var rs []AcquireResult
+				for range 10 {
+					ls = append(ls, mustTry(t, s, "id"))
+					rs = append(rs, s.TryAcquire(context.Background(), "id"))
+				}
+				st.is(how)
+				for i := range ls {
+					began := time.Now()
+					mustRelease(t, ls[i])
+					s.Release(context.Background(), "id", rs[i].SlotID)
+					if time.Since(began) != 0 {
+						t.Errorf("%v: waited %v", how, time.Since(began))
+					}
+				}
+				time.Sleep(3 * time.Second)
+				if n := st.held(t, "id"); how == well && n != 0 || (how == refuses || how == hangs) && n != 20 {
+					t.Errorf("%v: %d held", how, n)
+				}
+				if how != well {
+					up(t, s, st)
+				}
+				time.Sleep(2 * time.Second)
+				if n := st.held(t, "id"); n != 0 {
+					t.Errorf("%v: %d held", how, n)
+				}
+			}
+			if st := s.Stats(); st.Released != 40 {
+				t.Errorf("%v: %+v", how, st)
+			}
+		})
+	}
+}
+
+// Granted, and not on enough replicas: no lease, and nothing left behind.
+func TestAGrantThatIsNotReplicated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newShaky()
+		s := open(t, Options{Store: st, Limit: 5, Outage: Open, Queue: 5})
+		ctx := context.Background()
+		st.is(lonely, "acquire")
+		_, errTry := s.Try(ctx, "id")
+		_, errAcquire := s.Acquire(ctx, "id")
+		for _, err := range []error{errTry, errAcquire} {
+			if !errors.Is(err, store.ErrNotReplicated) || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrFull) {
+				t.Errorf("%v", err)
+			}
+		}
+		if r := s.TryAcquire(ctx, "id"); r.Acquired {
+			t.Errorf("%+v", r)
+		}
+		synctest.Wait()
+		if n := st.held(t, "id"); n != 0 {
+			t.Errorf("%d held", n)
+		}
+		if st := s.Stats(); st.Down || st.StoreErrors != 0 || st.FailedOpen != 0 {
+			t.Errorf("%+v", st)
+		}
+		st.is(well)
+	})
+}
+
+// The small face says in the log what it cannot answer.
+func TestWhatTheSmallFaceLogs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newShaky()
+		var log logged
+		s := open(t, Options{Store: st, Limit: 5, Outage: Open, Logger: log.logger(), KnownFull: time.Second})
+		ctx := context.Background()
+		st.is(wrong)
+		if n := s.ActiveCount(ctx, "id"); n != 0 {
+			t.Errorf("%d", n)
+		}
+		s.ForceRelease(ctx, "id")
+		s.TryAcquire(ctx, "")
+		for _, want := range []string{"no active count", "not cleared", "not acquired"} {
+			if len(log.with(want)) != 1 {
+				t.Errorf("%q in %q", want, log.lines)
+			}
+		}
+		st.is(well)
+		r := s.TryAcquire(ctx, "id")
+		st.is(refuses)
+		if n := s.ActiveCount(ctx, "id"); n != 0 {
+			t.Errorf("%d", n)
+		}
+		s.Release(ctx, "id", r.SlotID)
+		st.is(well)
+		time.Sleep(time.Second)
+		stands(t, s, "id", 0, 0)
+	})
+}
+
 // The store granted, and the answer got lost: the slot is given back at once.
 func TestALostReplyLeaksNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -3,6 +3,7 @@
 package gotsem_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -57,17 +58,19 @@ func received[T any](t testing.TB, c <-chan T, d time.Duration, what string) T {
 	}
 }
 
-// fullSem makes a semaphore from New on a Redis, which is closed with the test.
+// fullSem makes a semaphore from New on a Redis, which is closed with the test. Unless
+// told otherwise it waits for Redis for longer than the default: a busy machine that
+// stands still for a moment is not what most tests are about.
 func fullSem(t testing.TB, rdb redis.UniversalClient, limit int, set func(*gotsem.Options)) *gotsem.Semaphore {
 	t.Helper()
-	o := gotsem.Options{Limit: limit, Outage: gotsem.Closed}
-	if o.Store == nil {
-		st := redisstore.New(rdb, prefix)
-		t.Cleanup(func() { _ = st.Close() })
-		o.Store = st
-	}
+	st := redisstore.New(rdb, prefix)
+	t.Cleanup(func() { _ = st.Close() })
+	o := gotsem.Options{Store: st, Limit: limit, Outage: gotsem.Closed}
 	if set != nil {
 		set(&o)
+	}
+	if o.StoreTimeout == 0 {
+		o.StoreTimeout = min(2*time.Second, cmp.Or(o.TTL, gotsem.DefaultTTL)/2)
 	}
 	sem, err := gotsem.New(o)
 	if err != nil {

@@ -80,7 +80,7 @@ func redisHangs(t *testing.T, srv *redistest.Server, rdb redis.UniversalClient, 
 	const ttl = 30 * time.Second
 	ctx := t.Context()
 	sem, logs := loudSem(t, rdb, ttl, 10)
-	leases := fullSem(t, rdb, 10, func(o *gotsem.Options) { o.TTL, o.Outage = ttl, gotsem.Open })
+	leases := fullSem(t, rdb, 10, func(o *gotsem.Options) { o.TTL, o.Outage, o.StoreTimeout = ttl, gotsem.Open, budget })
 	warm(t, sem)
 	held := sem.TryAcquire(ctx, "hang")
 	lease, err := leases.Acquire(ctx, "hang")

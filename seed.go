@@ -89,7 +89,11 @@ func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
 		s.stats.granted.Add(1)
 		return AcquireResult{Acquired: true, SlotID: r.SlotID, Active: d.Active, Max: d.Limit}
 	case err == nil:
-		_ = s.refusal(r, d, 0) // counted
+		if s.known == nil {
+			s.stats.refused.Add(1)
+		} else {
+			_ = s.refusal(r, d, 0) // counted, and remembered
+		}
 		return AcquireResult{Active: d.Active, Max: d.Limit}
 	}
 	s.doubt(r, err)

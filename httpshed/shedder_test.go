@@ -382,7 +382,9 @@ func TestLingeringIsCapped(t *testing.T) {
 		conn, r := dial(t, srv)
 		send(t, conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\nx", 1<<20)
 		wantStatus(t, readAnswer(t, r), http.StatusTooManyRequests)
-		if i >= 2 {
+		if i < 2 { // answered first, counted then
+			await(t, "it lingers", func() bool { return shed.Stats().Lingering == i+1 })
+		} else {
 			if _, err := r.ReadByte(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("connection %d lingers: %v", i, err)
 			}

@@ -99,15 +99,13 @@ func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
 
 // Release implements store.Store.
 func (s *Store) Release(ctx context.Context, r *store.Release) (bool, error) {
-	if err := check(ctx, r.ID, r.SlotID); err != nil {
-		return false, err
-	}
-	freed := s.release(r.ID, r.SlotID)
+	err := check(ctx, r.ID, r.SlotID)
+	freed := err == nil && s.release(r.ID, r.SlotID)
 	if r.Async != nil {
-		r.Async(r.ID, r.SlotID, nil)
+		r.Async(r.ID, r.SlotID, err)
 		return false, nil
 	}
-	return freed, nil
+	return freed, err
 }
 
 func (s *Store) release(id, slotID string) (freed bool) {

@@ -143,7 +143,7 @@ func TestTimesAreExact(t *testing.T) {
 			if d := ask(t, s, "id", "b"); d.Outcome != store.Full || d.RetryIn != 1 {
 				t.Fatalf("a nanosecond before: %+v", d)
 			}
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			stands(t, s, 0, 0)
 			if d := ask(t, s, "id", "b"); d.Outcome != store.Granted {
 				t.Fatalf("%+v", d)
@@ -161,7 +161,7 @@ func TestTimesAreExact(t *testing.T) {
 			}
 			time.Sleep(time.Second - 1)
 			stands(t, s, 1, 0)
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			if got := s.Renew(context.Background(), []store.Renewal{renew})[0]; got.Kept != store.Lost {
 				t.Fatalf("%+v", got)
 			}
@@ -177,7 +177,7 @@ func TestTimesAreExact(t *testing.T) {
 			ask(t, s, "id", "b", wait)
 			time.Sleep(store.Life - 1)
 			stands(t, s, 1, 1)
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			stands(t, s, 1, 0)
 		})
 	})
@@ -194,7 +194,7 @@ func TestTimesAreExact(t *testing.T) {
 			}
 			time.Sleep(10*time.Second - 1)
 			stands(t, s, 1, 0)
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			stands(t, s, 0, 0)
 		})
 	})

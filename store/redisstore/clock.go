@@ -47,7 +47,8 @@ func (c *clocks) header(slot uint16, now time.Time) (seen byte, server, ago int6
 	case k.jumped:
 		return '2', k.jump, 0
 	}
-	return seen, k.server, now.Sub(k.sent).Milliseconds()
+	// A call that was sent later may have been answered before this one is built.
+	return seen, k.server, max(0, now.Sub(k.sent).Milliseconds())
 }
 
 // read notes that a call read the clock. The server read it between sending and

@@ -117,7 +117,7 @@ func (p *pump) leave(o *op) bool {
 		return false
 	}
 	o.gone = true
-	if o.verb.whole() == acquire {
+	if o.takes {
 		if p.ghosts == nil {
 			p.ghosts = make(map[string]chan struct{})
 		}
@@ -147,7 +147,7 @@ func (p *pump) lay(batch []*op) {
 		if len(p.ghosts) == 0 {
 			continue
 		}
-		if ghost := p.ghosts[o.slot]; ghost != nil && o.verb.whole() == acquire {
+		if ghost := p.ghosts[o.slot]; ghost != nil && o.takes {
 			close(ghost)
 			delete(p.ghosts, o.slot)
 		}

@@ -161,7 +161,7 @@ var errNoID = errors.New("redisstore: the id and the slot id must not be empty")
 // op returns an operation from the pool.
 func (s *Store) op(v verb, id, slotID string, budget time.Duration) *op {
 	o := s.ops.Get().(*op)
-	o.question = question{verb: v, id: id, keys: keysOf(s.prefix, id), slot: slotID, budget: budget}
+	o.question = question{verb: v, takes: v.whole() == acquire, id: id, keys: keysOf(s.prefix, id), slot: slotID, budget: budget}
 	if budget <= 0 {
 		o.budget = defaultBudget
 	}
@@ -230,6 +230,10 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 // Release implements store.Store.
 func (s *Store) Release(ctx context.Context, r *store.Release) (bool, error) {
 	if err := s.check(ctx, r.ID, r.SlotID); err != nil {
+		if r.Async != nil {
+			r.Async(r.ID, r.SlotID, err)
+			return false, nil
+		}
 		return false, err
 	}
 	if s.client.cluster {

@@ -48,9 +48,10 @@ func (v verb) whole() verb {
 // to, because go-redis encodes a *string or an *int64 without an allocation of its
 // own.
 type question struct {
-	verb verb
-	id   string
-	keys keys
+	verb  verb // a trip may change it from a bare one to the whole one
+	takes bool // it is one of the acquires
+	id    string
+	keys  keys
 
 	slot, owner                  string
 	flag                         string // acquire: bare; renew: register

@@ -58,9 +58,16 @@ var acquireTests = []subtest{
 		w.release("a", false)
 		w.is(w.ask("e", bare, limit(3)), store.Granted, 3, 0)
 		w.renew("e", store.Held)
+		if freed, err := w.st.Release(w.ctx, &store.Release{ID: w.id, SlotID: "b", Bare: true}); err != nil || !freed {
+			w.Fatalf("not bare, and said to be: freed %v, %v", freed, err) // that is a hint, no more
+		}
+		w.is(w.ask("f", bare, limit(3)), store.Granted, 3, 0)
+		if freed, err := w.st.Release(w.ctx, &store.Release{ID: w.id, SlotID: "f", Bare: true}); err != nil || !freed {
+			w.Fatalf("bare: freed %v, %v", freed, err)
+		}
 		w.clear("c", 1)
-		w.stands(2, 0)
-		w.clear("", 2)
+		w.stands(1, 0)
+		w.clear("", 1)
 		w.stands(0, 0)
 	}},
 	{name: "a heavy bare slot", test: func(w *world) {

@@ -80,6 +80,7 @@ while A[i] do
 	GRACE = A[i + 1] + 0
 	if SEEN == '3' then recovering() end
 	open(k)
+	survey()
 	local slots = {}
 	for j = 1, n do
 		local a = first + 8 * (j - 1)
@@ -87,6 +88,7 @@ while A[i] do
 		present[A[a]] = A[a + 3] + 0
 	end
 	advance()
+	if #fields > 1 then flush() end
 	local recs = new and {} or call('HMGET', M, unpack(slots))
 	local got = {}
 	for j = 1, n do

@@ -13,6 +13,7 @@
 GRACE = A[2] + 0
 local only, ttl = A[3], A[4] + 0
 open(1)
+survey()
 local taken = 0
 local function take(slot, r)
 	local state, weight, wake = string.match(r or '', '^([hg]) (%d+) %d+ %d+ (%S+)')

@@ -17,6 +17,7 @@ else
 	call('HSET', K[4], 'n', A[3])
 end
 open(1)
+survey()
 advance()
 shut(true)
 return finish({now, version})

@@ -31,10 +31,13 @@ local set                       -- its limit set by hand, or nil
 local fence, ticket, extra, recounted
 local active, waiting           -- the sum of live weights; the length of the line
 local new                       -- M does not exist
-local emptied                   -- S does not: it may have ended before M, and what was extra in it with it
+local surveyed                  -- set, active and the lapsed were looked at
+local emptied                   -- S is not there: it has ended before M, and what was extra in it with it
 local dead, deadExtra           -- the first lapsed members of S that are still there; the extra of those
 local restExtra, more           -- the extra of further ones; there are more than were looked at
 local dirty                     -- the '' field must be written
+local fields                    -- records to be written with it
+local sKeep                     -- how long S is known to live
 local mKeep                     -- how long M must live
 local present                   -- slot id -> ttl: who asks in this very call claims at once
 local given                     -- slot id -> fence, granted while advancing
@@ -50,17 +53,28 @@ local function extraOf(slots)
 	return sum
 end
 
--- open reads how the id stands, and writes nothing.
+-- open reads what an id's meta says. Neither it nor survey writes anything.
 local function open(k)
 	S, M, Q, L = K[k], K[k + 1], K[k + 2], K[k + 3]
 	local meta = call('HGET', M, '')
 	new = not meta
 	fence, ticket, extra, recounted = string.match(meta or '0 0 0 0', '^(%d+) (%d+) (%d+) (%d+)$')
 	fence, ticket, extra, recounted = fence + 0, ticket + 0, extra + 0, recounted + 0
+	waiting = new and 0 or call('ZCARD', Q)
+	surveyed, emptied, set, active, nextLapse = false, false, nil, 0, nil
+	dead, deadExtra, restExtra, more = {}, 0, 0, false
+	dirty, fields, mKeep, sKeep, present, given = false, {''}, 0, 0, {}, {}
+end
+
+-- survey counts what is held, for those who grant. Lapsed slots do not count; they are
+-- looked for when they must be, since they may be weighted, and now and then to sweep
+-- them.
+local function survey()
+	if surveyed then return end
+	surveyed = true
 	local l = call('HGET', L, 'n')
 	set = l and l + 0 or nil
-	waiting = new and 0 or call('ZCARD', Q)
-	dead, deadExtra, restExtra, more = call('ZRANGE', S, '-inf', nows, 'BYSCORE', 'LIMIT', 0, 1000), 0, 0, false
+	if extra > 0 or SWEEP == '1' then dead = call('ZRANGE', S, '-inf', nows, 'BYSCORE', 'LIMIT', 0, 1000) end
 	if #dead > 0 and extra > 0 then
 		deadExtra = extraOf(dead)
 		for page = 1, 9 do -- a call sweeps a thousand, and looks at ten
@@ -73,10 +87,8 @@ local function open(k)
 		end
 	end
 	active = call('ZCOUNT', S, '(' .. nows, '+inf')
-	emptied = active == 0 and #dead == 0
-	if emptied then extra = 0 end
+	if extra > 0 and active == 0 and #dead == 0 then extra, emptied, dirty = 0, true, not new end
 	active = active + extra - deadExtra - restExtra
-	dirty, mKeep, present, given, nextLapse = false, 0, {}, {}, nil
 end
 
 -- recovering returns for how many ms nothing may be granted or swept: the server
@@ -159,12 +171,21 @@ local function keepM(ms)
 	if ms > mKeep then mKeep = ms end
 end
 
+-- flush writes the '' field, and the records of grants with it.
+local function flush()
+	fields[2] = string.format('%.0f %.0f %.0f %.0f', fence, ticket, extra, recounted)
+	call('HSET', M, unpack(fields))
+	fields = {''}
+	dirty = true -- its end is still to be moved
+end
+
 -- recount mends extra, which is wrong if somebody else has evicted weighted slots from
 -- S: a peer that knows nothing of M, or the end of the key. It looks at all of M, so at
 -- most once a second. Who was evicted so is marked, and may come back for as long as
 -- five minutes.
 local function recount()
 	if new or now - recounted < 1000 then return end
+	flush()
 	local sum, all = 0, call('HGETALL', M)
 	for j = 1, #all, 2 do
 		local state, number = string.match(all[j + 1], '^([hge]) (%d+)')
@@ -224,9 +245,14 @@ local function fenceOf(r) return string.match(r, '^%a %d+ (%d+)') + 0 end
 local function grant(slot, weight, ttl, bare, wake, owner, state, had)
 	write()
 	call('ZADD', S, string.format('%.0f', now + ttl), slot)
+	if active == 0 then -- a key that only lapsed slots keep may be shortened
+		sKeep = math.floor(ttl * 1.125) + 20
+		call('PEXPIRE', S, sKeep)
+	elseif ttl > sKeep then
+		keep(S, ttl)
+		sKeep = ttl
+	end
 	active = active + weight
-	keep(S, ttl)
-	if emptied and not new then dirty = true end
 	if bare and weight == 1 then return 0 end
 	extra = extra + weight - 1
 	local f = had
@@ -235,7 +261,10 @@ local function grant(slot, weight, ttl, bare, wake, owner, state, had)
 		if micros > f then f = micros end
 	end
 	if f > fence then fence = f end
-	call('HSET', M, slot, string.format('%s %d %.0f %.0f %s %s', state, weight, f, now, wake, owner))
+	local j = #fields
+	if j == 1 then j = 2 end -- 2 is the value of ''
+	fields[2] = false
+	fields[j + 1], fields[j + 2] = slot, string.format('%s %d %.0f %.0f %s %s', state, weight, f, now, wake, owner)
 	keepM(ttl)
 	return f
 end
@@ -270,6 +299,7 @@ end
 -- most 64 times a call.
 local function advance()
 	if waiting == 0 then return end
+	survey()
 	for _ = 1, 64 do
 		local head = call('ZRANGE', Q, 0, 0)[1]
 		if not head then
@@ -317,14 +347,18 @@ end
 
 -- shut writes what the id's meta needs, or drops it when nothing is left.
 local function shut(idle)
-	if not dirty then return end
-	if idle and active == 0 and waiting == 0 and fence < micros and ticket < micros and call('HLEN', M) <= 1 then
+	if idle and not new and waiting == 0 and fence < micros and ticket < micros and call('HLEN', M) <= 1 then
 		call('DEL', M)
 		return
 	end
-	call('HSET', M, '', string.format('%.0f %.0f %.0f %.0f', fence, ticket, extra, recounted))
+	if not dirty then return end
+	flush()
 	if mKeep == 0 then mKeep = 1000 end
-	keep(M, mKeep)
+	if new then
+		call('PEXPIRE', M, math.floor(mKeep * 1.125) + 20)
+	else
+		keep(M, mKeep)
+	end
 end
 
 -- finish tells whom it concerns. Last, and without failing: a missing right to

@@ -14,38 +14,42 @@ while A[i] do
 	local n = A[i] + 0
 	GRACE = A[i + 1] + 0
 	open(k)
+	if waiting > 0 or extra > 0 or SWEEP == '1' then survey() end
 	local recs = call('HMGET', M, unpack(A, i + 2, i + 1 + n))
-	local freed = false
+	local scores = call('ZMSCORE', S, unpack(A, i + 2, i + 1 + n))
+	local held, known, freed = {}, {}, false
 	for j = 1, n do
-		local slot, r = A[i + 1 + j], recs[j]
-		local state, weight = string.match(r or '', '^(%a) (%d+)')
-		out[o + j] = 0
+		local slot, score = A[i + 1 + j], scores[j]
+		local state, weight = string.match(recs[j] or '', '^(%a) (%d+)')
+		weight = (state == 'h' or state == 'g') and weight + 0 or 1
 		if state == 'w' then
-			leave(slot)
-			out[o + j] = 1
-		elseif state ~= 'd' then
-			local score = call('ZSCORE', S, slot)
-			if score then
-				call('ZREM', S, slot)
-				if score + 0 > now then
-					active = active - (weight or 1)
-					out[o + j] = 1
-				elseif weight then -- lapsed: open did not count it
-					deadExtra = deadExtra - (weight - 1)
-				end
+			call('ZREM', Q, slot)
+			waiting = waiting > 0 and waiting - 1 or 0
+		end
+		if score and state ~= 'd' then
+			held[#held + 1] = slot
+			if score + 0 > now then
+				active = active - weight
+			else
+				deadExtra = deadExtra - (weight - 1) -- survey took it for lapsed
 			end
-			if state then
-				call('HDEL', M, slot)
-				if score then extra = extra - (weight - 1) end
+			if weight ~= 1 then
+				extra = extra - (weight - 1)
 				dirty = true
 			end
 		end
-		if out[o + j] == 1 then freed = true end
+		if state and state ~= 'd' then known[#known + 1] = slot end
+		if state == 'w' or state ~= 'd' and score and score + 0 > now then
+			out[o + j] = 1
+			freed = true
+		else
+			out[o + j] = 0
+		end
 	end
-	if freed or #dead > 0 then
-		if waiting > 0 or SWEEP == '1' then write() end
-		advance()
-	end
+	if #held > 0 then call('ZREM', S, unpack(held)) end
+	if #known > 0 then call('HDEL', M, unpack(known)) end
+	if #dead > 0 and (freed or SWEEP == '1') then write() end
+	advance()
 	shut(true)
 	o = o + n
 	i = i + 2 + n

@@ -38,6 +38,7 @@ while A[i] do
 		else
 			if not opened then
 				open(k)
+				survey()
 				opened = true
 			end
 			local r = call('HGET', M, slot)

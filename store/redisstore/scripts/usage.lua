@@ -9,6 +9,7 @@
 -- @prelude
 
 open(1)
+survey()
 local out = {now, active, set or A[2] + 0, set and 1 or 0, waiting, lapse()}
 if A[3] == '1' then
 	local members = call('ZRANGE', S, '(' .. nows, '+inf', 'BYSCORE', 'WITHSCORES')

@@ -1,0 +1,188 @@
+//go:build unix
+
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/ashfaqjani916/gotsem/internal/redistest"
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+// idle reports whether nothing is under way in the pump, and what is.
+func (p *pump) idle() (bool, string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.queue) == 0 && p.flying == 0 && p.abandoned == 0 && len(p.ghosts) == 0,
+		fmt.Sprintf("%d queued, %d trips, %d abandoned, %d ghosts", len(p.queue), p.flying, p.abandoned, len(p.ghosts))
+}
+
+// Callers leave at any moment: a release never overtakes the acquire that it cleans up
+// after, so nothing stays held; and nothing of theirs stays here.
+func TestCallersWhoLeave(t *testing.T) {
+	for name, connect := range map[string]func(addr string) redis.UniversalClient{
+		"client": func(addr string) redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: addr}) },
+		"ring": func(addr string) redis.UniversalClient {
+			return redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": addr}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := goleak.IgnoreCurrent()
+			srv := redistest.Start(t)
+			relay := redistest.NewRelay(t, srv.Addr())
+			relay.SetDelay(2 * time.Millisecond)
+			rdb := connect(relay.Addr())
+			s := New(rdb, "sem:")
+			const workers, rounds = 64, 20
+			var all sync.WaitGroup
+			var left, answered int
+			var mu sync.Mutex
+			for w := range workers {
+				all.Go(func() {
+					for i := range rounds {
+						slot := fmt.Sprintf("slot-%d-%d", w, i)
+						ctx, cancel := context.WithCancel(context.Background())
+						timer := time.AfterFunc(rand.N(40*time.Millisecond), cancel)
+						_, err := s.Acquire(ctx, &store.Request{ID: fmt.Sprint("id", w%7), SlotID: slot, Weight: 1 + i%2, Limit: 10_000, TTL: time.Hour, Bare: w%2 == 0})
+						timer.Stop()
+						cancel()
+						mu.Lock()
+						if err == nil {
+							answered++
+						} else if errors.Is(err, context.Canceled) {
+							left++
+						} else {
+							t.Error(err)
+						}
+						mu.Unlock()
+						if _, err := s.Release(context.Background(), &store.Release{ID: fmt.Sprint("id", w%7), SlotID: slot, Budget: patience}); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			all.Wait()
+			t.Logf("%d were answered, %d left", answered, left)
+			if answered == 0 || left == 0 {
+				t.Error("that tests nothing")
+			}
+			for i := range 7 {
+				u, err := s.Usage(t.Context(), fmt.Sprint("id", i), 1)
+				if err != nil || u.Active != 0 {
+					t.Errorf("id%d: %+v, %v, want nothing held", i, u, err)
+				}
+			}
+			soon(t, "the pump to come to rest", func() bool { ok, _ := s.pump.idle(); return ok })
+			_ = s.Close()
+			_ = rdb.Close()
+			relay.Refuse(true)
+			relay.CutAll()
+			srv.Kill()
+			goleak.VerifyNone(t, before)
+		})
+	}
+}
+
+// Operations on one slot id are carried in the order in which they were called, also
+// when nobody waits for them.
+func TestOperationsOnASlotKeepTheirOrder(t *testing.T) {
+	srv := redistest.Start(t)
+	s := opened(t, srv.Client(), "sem:")
+	ctx := t.Context()
+	done := make(chan error, 64)
+	var load sync.WaitGroup
+	stop := make(chan struct{})
+	for w := range 8 { // so that trips are under way, and operations gather
+		load.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				slot := fmt.Sprintf("load-%d-%d", w, i)
+				_, _ = s.Acquire(ctx, &store.Request{ID: "load", SlotID: slot, Weight: 1, Limit: 4, TTL: time.Minute})
+				_, _ = s.Release(ctx, &store.Release{ID: "load", SlotID: slot})
+			}
+		})
+	}
+	for i := range 300 {
+		slot := fmt.Sprint("slot", i)
+		d, err := s.Acquire(ctx, &store.Request{ID: "order", SlotID: slot, Weight: 1, Limit: 1, TTL: time.Hour})
+		if err != nil || d.Outcome != store.Granted {
+			t.Fatalf("round %d: %v, %v: the release before it has not come yet", i, d, err)
+		}
+		if _, err := s.Release(ctx, &store.Release{ID: "order", SlotID: slot, Async: func(_, _ string, err error) { done <- err }}); err != nil {
+			t.Fatal(err)
+		}
+		// The same slot id again, called after the release was.
+		d, err = s.Acquire(ctx, &store.Request{ID: "order", SlotID: slot + "again", Weight: 1, Limit: 2, TTL: time.Hour})
+		if err != nil || d.Outcome != store.Granted {
+			t.Fatalf("round %d: %v, %v", i, d, err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Release(ctx, &store.Release{ID: "order", SlotID: slot + "again"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	load.Wait()
+}
+
+// A Redis that hangs holds up nobody beyond his budget, and holds on to nothing.
+func TestBudgetOnAHangingRedis(t *testing.T) {
+	for name, connect := range map[string]func(addr string) redis.UniversalClient{
+		"client": func(addr string) redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: addr}) },
+		"own deadlines": func(addr string) redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+		},
+		"ring": func(addr string) redis.UniversalClient {
+			return redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": addr}, ReadTimeout: time.Second})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			hole := redistest.Blackhole(t)
+			rdb := connect(hole.Addr())
+			t.Cleanup(func() { _ = rdb.Close() })
+			s := opened(t, rdb, "sem:")
+			const budget = 100 * time.Millisecond
+			var all sync.WaitGroup
+			for i := range 300 {
+				all.Go(func() {
+					began := time.Now()
+					var err error
+					switch i % 3 {
+					case 0:
+						_, err = s.Acquire(context.Background(), &store.Request{ID: "x", SlotID: fmt.Sprint(i), Weight: 1, Limit: 1, TTL: time.Minute, Budget: budget})
+					case 1:
+						_, err = s.Release(context.Background(), &store.Release{ID: "x", SlotID: fmt.Sprint(i), Budget: budget})
+					case 2:
+						ctx, cancel := context.WithTimeout(context.Background(), budget)
+						defer cancel()
+						err = s.Renew(ctx, []store.Renewal{{ID: "x", SlotID: fmt.Sprint(i), TTL: time.Minute, Weight: 1}})[0].Err
+					}
+					if err == nil || errors.Is(err, store.ErrConfig) {
+						t.Errorf("%d: %v, want an outage", i, err)
+					}
+					if took := time.Since(began); took > 2*budget+time.Second {
+						t.Errorf("%d took %v, budget %v", i, took, budget)
+					}
+				})
+			}
+			all.Wait()
+			soon(t, "the pump to come to rest", func() bool { ok, _ := s.pump.idle(); return ok })
+		})
+	}
+}

@@ -1,0 +1,398 @@
+//go:build unix
+
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ashfaqjani916/gotsem/internal/redistest"
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+const patience = 20 * time.Second
+
+// go-redis logs what here is provoked.
+func init() { redis.SetLogger(quiet{}) }
+
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
+
+// soon waits until ready.
+func soon(t testing.TB, what string, ready func() bool) {
+	t.Helper()
+	for began := time.Now(); !ready(); time.Sleep(2 * time.Millisecond) {
+		if time.Since(began) > patience {
+			t.Fatalf("waited %v for %s", patience, what)
+		}
+	}
+}
+
+func opened(t testing.TB, rdb redis.UniversalClient, prefix string) *Store {
+	t.Helper()
+	s := New(rdb, prefix)
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func command(t testing.TB, srv *redistest.Server, args ...any) any {
+	t.Helper()
+	reply, err := srv.Do(args...)
+	if err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+	return reply
+}
+
+// What a script runs is written in it: the name of every command is a constant, but
+// for the two that publish, and nothing is compiled from text.
+func TestScriptsRunConstantCommands(t *testing.T) {
+	called := regexp.MustCompile(`(?:redis\.p?call|\bcall)\(\s*([^,)]*)`)
+	constant := regexp.MustCompile(`^'[A-Z]+'$`)
+	for _, sc := range []*script{
+		acquireScript, acquireBareScript, renewScript, releaseScript, releaseBareScript, usageScript, clearScript, limitScript, peersScript,
+	} {
+		var code strings.Builder
+		for line := range strings.Lines(sc.text) {
+			line, _, _ = strings.Cut(line, "--")
+			code.WriteString(line + "\n")
+		}
+		n := 0
+		for _, m := range called.FindAllStringSubmatch(code.String(), -1) {
+			n++
+			if !constant.MatchString(m[1]) && m[1] != "unpack(p" {
+				t.Errorf("%s calls %s", sc.name, m[1])
+			}
+		}
+		if n == 0 {
+			t.Errorf("%s calls nothing that this test finds", sc.name)
+		}
+		for _, word := range []string{"loadstring", "load(", "dofile", "setfenv", "EVAL"} {
+			if strings.Contains(code.String(), word) {
+				t.Errorf("%s has %q", sc.name, word)
+			}
+		}
+	}
+}
+
+// exercise does everything that the store can do, and returns what went wrong.
+func exercise(ctx context.Context, one, two *Store, id string) (err error) {
+	ask := func(s *Store, slot string, set func(*store.Request)) store.Outcome {
+		r := &store.Request{ID: id, SlotID: slot, Weight: 1, Limit: 2, TTL: time.Minute, Grace: time.Second, Owner: "host:1 " + id, Budget: 5 * time.Second}
+		if set != nil {
+			set(r)
+		}
+		d, e := s.Acquire(ctx, r)
+		err = errors.Join(err, e)
+		return d.Outcome
+	}
+	want := func(what string, got, want any) {
+		if got != want {
+			err = errors.Join(err, fmt.Errorf("%s of %q: %v, want %v", what, id, got, want))
+		}
+	}
+	give := func(s *Store, slot string) bool {
+		freed, e := s.Release(ctx, &store.Release{ID: id, SlotID: slot, Grace: time.Second, Budget: 5 * time.Second})
+		err = errors.Join(err, e)
+		return freed
+	}
+	bare := func(r *store.Request) { r.Bare, r.Grace = true, 0 }
+	line := func(r *store.Request) { r.Queue = 5 }
+
+	// The plain case, several at once too, so that they share a trip.
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	for i := range 8 {
+		all.Go(func() {
+			slot := fmt.Sprint("bare", i)
+			_, e := one.Acquire(ctx, &store.Request{ID: id, SlotID: slot, Weight: 1, Limit: 8, TTL: time.Minute, Bare: true})
+			_, e2 := one.Release(ctx, &store.Release{ID: id, SlotID: slot})
+			mu.Lock()
+			defer mu.Unlock()
+			err = errors.Join(err, e, e2)
+		})
+	}
+	all.Wait()
+	want("a bare slot", ask(one, "bare", bare), store.Granted)
+	want("its release", give(one, "bare"), true)
+
+	// Leases, the line, the push to another process.
+	woken := make(chan string, 100)
+	stop := two.OnWake(func(slot string) {
+		select {
+		case woken <- slot:
+		default:
+		}
+	})
+	defer stop()
+	want("a lease", ask(one, "a", func(r *store.Request) { r.Weight = 2 }), store.Granted)
+	want("a second one", ask(one, "b", nil), store.Full)
+	want("a waiter", ask(two, "w", line), store.Waiting)
+	waited, cancel := context.WithTimeout(ctx, pushWithin(ctx))
+	defer cancel()
+	select {
+	case <-woken: // it listens
+	case <-waited.Done():
+		err = errors.Join(err, errors.New("no subscription"))
+	}
+	if two.client.cluster {
+		// Its shard channel is subscribed to in the background, and then too all are woken.
+		select {
+		case <-woken:
+		case <-waited.Done():
+			err = errors.Join(err, errors.New("no subscription to a shard channel"))
+		}
+	}
+	want("its release", give(one, "a"), true)
+	pushed := func(what string) {
+		for {
+			select {
+			case slot := <-woken:
+				if slot == "w" {
+					return
+				}
+			case <-waited.Done():
+				err = errors.Join(err, fmt.Errorf("no push: %s", what))
+				return
+			}
+		}
+	}
+	pushed("granted")
+	want("the waiter", ask(two, "w", line), store.Granted)
+	kept := one.Renew(ctx, []store.Renewal{
+		{ID: id, SlotID: "w", TTL: time.Minute, Weight: 1, Grace: time.Second, Trust: time.Second, Limit: 2},
+		{ID: id, SlotID: "nobody", TTL: time.Minute, Weight: 1, Limit: 2},
+	})
+	err = errors.Join(err, kept[0].Err, kept[1].Err)
+	want("a renewal", kept[0].Kept, store.Held)
+	want("a renewal of nothing", kept[1].Kept, store.Lost)
+	kept = one.Renew(ctx, []store.Renewal{{ID: id, SlotID: "registered", TTL: time.Minute, Weight: 1, Grace: time.Second, Register: true}})
+	err = errors.Join(err, kept[0].Err)
+	want("a registration", kept[0].Kept, store.PutBack)
+
+	// Looking in, limits, taking away.
+	u, e := one.Usage(ctx, id, 2)
+	err = errors.Join(err, e)
+	want("usage", u.Active, 2)
+	hs, e := one.Holders(ctx, id)
+	err = errors.Join(err, e)
+	want("holders", len(hs), 2)
+	err = errors.Join(err, one.SetLimit(ctx, id, 3))
+	want("one more", ask(one, "c", nil), store.Granted)
+	err = errors.Join(err, one.ResetLimit(ctx, id))
+	found := false
+	for other, e := range one.IDs(ctx) {
+		err = errors.Join(err, e)
+		found = found || other == id
+	}
+	want("listed", found, true)
+	n, e := one.Clear(ctx, store.Clear{ID: id, SlotID: "c", TTL: time.Second})
+	err = errors.Join(err, e)
+	want("revoked", n, 1)
+	n, e = one.Clear(ctx, store.Clear{ID: id, TTL: time.Second})
+	err = errors.Join(err, e)
+	want("cleared", n, 2)
+	pushed("taken away")
+	_, e = one.Peers(ctx, time.Second)
+	return errors.Join(err, e)
+}
+
+// pushWithin is how long a push may take: a third of what is left.
+func pushWithin(ctx context.Context) time.Duration {
+	ends, _ := ctx.Deadline()
+	return time.Until(ends) / 3
+}
+
+// Ids, slot ids and owners are data, whatever is in them.
+func TestHostileText(t *testing.T) {
+	srv := redistest.Start(t)
+	command(t, srv, "SET", "canary", "alive")
+	one, two := opened(t, srv.Client(), "sem:"), opened(t, srv.Client(), "sem:")
+	for _, id := range []string{
+		`'); redis.call('FLUSHALL') --`, `"]] .. redis.call("flushall") .. [["`, "1 EVAL x", "a b c", "\r\n*1\r\n$8\r\nFLUSHALL\r\n", "%s%d%n", "\x00", "w 1 1 1 x y", "0 0 0 0",
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		if err := exercise(ctx, one, two, id); err != nil {
+			t.Errorf("%q: %v", id, err)
+		}
+		cancel()
+		d, err := one.Acquire(t.Context(), &store.Request{ID: "id", SlotID: id, Weight: 1, Limit: 100, TTL: time.Minute, Owner: id})
+		if err != nil || d.Outcome != store.Granted {
+			t.Errorf("slot id %q: %v, %v", id, d, err)
+		}
+	}
+	hs, err := one.Holders(t.Context(), "id")
+	if err != nil || len(hs) != 9 {
+		t.Errorf("%d holders, %v, want 9", len(hs), err)
+	}
+	for _, h := range hs {
+		// Lua's string.format ends a text at a NUL.
+		if owner, _, _ := strings.Cut(h.SlotID, "\x00"); h.Owner != owner {
+			t.Errorf("owner %q of slot id %q", h.Owner, h.SlotID)
+		}
+	}
+	if got := command(t, srv, "GET", "canary"); got != "alive" {
+		t.Errorf("the canary is %v", got)
+	}
+}
+
+// A key of another type fails its own id, in a trip with others too.
+func TestWrongTypeFailsAlone(t *testing.T) {
+	srv := redistest.Start(t)
+	command(t, srv, "SET", "sem:bad", "a string")
+	command(t, srv, "SET", "gotsem:{sem:bad2}:m", "a string")
+	for _, client := range []redis.UniversalClient{srv.Client(), srv.Client(func(o *redis.Options) { o.ContextTimeoutEnabled = true })} {
+		s := opened(t, client, "sem:")
+		ctx := t.Context()
+		const n = 200
+		for _, bare := range []bool{true, false} {
+			verbs := []func(id, slot string) error{
+				func(id, slot string) error {
+					d, err := s.Acquire(ctx, &store.Request{ID: id, SlotID: slot, Weight: 1, Limit: n, TTL: time.Minute, Bare: bare})
+					if err == nil && d.Outcome != store.Granted {
+						err = fmt.Errorf("%v", d)
+					}
+					return err
+				},
+				func(id, slot string) error {
+					return s.Renew(ctx, []store.Renewal{{ID: id, SlotID: slot, TTL: time.Minute, Weight: 1, Trust: time.Second}})[0].Err
+				},
+				func(id, slot string) error {
+					// Whether there was something to give back is not known where a trip was
+					// made a second time for those it did not fail on.
+					_, err := s.Release(ctx, &store.Release{ID: id, SlotID: slot})
+					return err
+				},
+			}
+			for v, do := range verbs {
+				var all sync.WaitGroup
+				for i := range n {
+					all.Go(func() {
+						id := fmt.Sprint("good", i%5)
+						bad := i%10 == 3
+						if bad {
+							id = "bad"
+						} else if i%10 == 7 {
+							id, bad = "bad2", true
+						}
+						err := do(id, fmt.Sprintf("slot-%v-%d", bare, i))
+						if bad && !errors.Is(err, store.ErrConfig) {
+							t.Errorf("verb %d on %s: %v, want ErrConfig", v, id, err)
+						}
+						if !bad && err != nil {
+							t.Errorf("verb %d on %s: %v", v, id, err)
+						}
+					})
+				}
+				all.Wait()
+			}
+			for i := range 5 {
+				if u, err := s.Usage(ctx, fmt.Sprint("good", i), n); err != nil || u.Active != 0 {
+					t.Errorf("good%d: %+v, %v, want nothing held", i, u, err)
+				}
+			}
+		}
+	}
+}
+
+// An ACL user with the commands of the list, and no others, can do everything; and of
+// the list nothing is there for show.
+func TestACL(t *testing.T) {
+	run := func(t *testing.T, servers []*redistest.Server, list []string, spare []string, connect func(user string) redis.UniversalClient) {
+		user := func(name string, commands []string) {
+			args := []any{"ACL", "SETUSER", name, "reset", "on", ">pw", "~sem:*", "~gotsem:*", "&gotsem:*"}
+			for _, c := range commands {
+				args = append(args, "+"+c)
+			}
+			for _, srv := range servers {
+				command(t, srv, args...)
+			}
+		}
+		try := func(name, id string, within time.Duration) error {
+			ctx, cancel := context.WithTimeout(context.Background(), within)
+			defer cancel()
+			for _, srv := range servers {
+				command(t, srv, "SCRIPT", "FLUSH") // EVAL is needed for a script that is not known
+			}
+			return exercise(ctx, opened(t, connect(name), "sem:"), opened(t, connect(name), "sem:"), id)
+		}
+		list = slices.DeleteFunc(slices.Clone(list), func(c string) bool { // such as client|setinfo, before 7.2
+			_, err := servers[0].Do("ACL", "SETUSER", "probe", "+"+c)
+			return err != nil && strings.Contains(err.Error(), "Unknown command")
+		})
+		user("listed", list)
+		if err := try("listed", "x", patience); err != nil {
+			t.Fatalf("with all of the list: %v", err)
+		}
+		for _, without := range list {
+			name := "no-" + strings.ReplaceAll(without, "|", "-")
+			user(name, slices.DeleteFunc(slices.Clone(list), func(c string) bool { return c == without }))
+			unneeded := slices.Contains(spare, without)
+			within := 1500 * time.Millisecond // it fails at once, as a rule
+			if unneeded {
+				within = patience
+			}
+			err := try(name, name, within)
+			if unneeded && err != nil {
+				t.Errorf("without %s, which is said to be of use but not needed: %v", without, err)
+			} else if !unneeded && err == nil {
+				t.Errorf("%s is in the list, and all goes well without it", without)
+			}
+		}
+	}
+	t.Run("single", func(t *testing.T) {
+		t.Parallel()
+		srv := redistest.Start(t)
+		run(t, []*redistest.Server{srv}, Commands, spareCommands, func(user string) redis.UniversalClient {
+			return srv.Client(func(o *redis.Options) { o.Username, o.Password = user, "pw" })
+		})
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		cl := redistest.StartCluster(t, 3, 0)
+		list := slices.Concat(Commands, ClusterCommands)
+		run(t, cl.Nodes(), list, slices.Concat(spareCommands, spareClusterCommands), func(user string) redis.UniversalClient {
+			return cl.Client(func(o *redis.ClusterOptions) { o.Username, o.Password = user, "pw" })
+		})
+	})
+}
+
+// What the list has although all goes on without it: what is asked for a better
+// answer, or by go-redis on its own account.
+var (
+	spareCommands        = []string{"info", "ping", "hello", "client|setinfo", "unsubscribe"}
+	spareClusterCommands = []string{"cluster|shards", "command", "readonly", "sunsubscribe"}
+)
+
+// Without the right to publish a release is done all the same.
+func TestReleaseWithoutPublish(t *testing.T) {
+	srv := redistest.Start(t)
+	command(t, srv, "ACL", "SETUSER", "mute", "on", ">pw", "~*", "&*", "+@all", "-publish", "-spublish")
+	one := opened(t, srv.Client(func(o *redis.Options) { o.Username, o.Password = "mute", "pw" }), "sem:")
+	two := opened(t, srv.Client(), "sem:")
+	ctx := t.Context()
+	held := &store.Request{ID: "id", SlotID: "held", Weight: 1, Limit: 1, TTL: time.Minute}
+	waits := &store.Request{ID: "id", SlotID: "waits", Weight: 1, Limit: 1, TTL: time.Minute, Queue: 1}
+	if d, err := one.Acquire(ctx, held); err != nil || d.Outcome != store.Granted {
+		t.Fatal(d, err)
+	}
+	if d, err := two.Acquire(ctx, waits); err != nil || d.Outcome != store.Waiting {
+		t.Fatal(d, err)
+	}
+	if freed, err := one.Release(ctx, &store.Release{ID: "id", SlotID: "held"}); err != nil || !freed {
+		t.Fatal(freed, err)
+	}
+	if d, err := two.Acquire(ctx, waits); err != nil || d.Outcome != store.Granted {
+		t.Fatal(d, err)
+	}
+}

@@ -1,0 +1,183 @@
+//go:build unix
+
+package redisstore
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/ashfaqjani916/gotsem/internal/redistest"
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+// ear is a store and what it was told.
+type ear struct {
+	*Store
+	heard chan string
+	stop  func()
+}
+
+func listening(t testing.TB, rdb redis.UniversalClient) ear {
+	t.Helper()
+	e := ear{Store: opened(t, rdb, "sem:"), heard: make(chan string, 1000)}
+	e.stop = e.OnWake(func(slot string) { e.heard <- slot })
+	t.Cleanup(e.stop)
+	return e
+}
+
+func (e ear) await(t testing.TB, slot string) {
+	t.Helper()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		select {
+		case got := <-e.heard:
+			if got == slot {
+				return
+			}
+		case <-timer.C:
+			t.Fatalf("waited %v for word of %q", patience, slot)
+		}
+	}
+}
+
+// handOff has one store hold the only slot of id, the other wait for it, and the
+// first release it.
+func handOff(t testing.TB, from *Store, to ear, id string) {
+	t.Helper()
+	ask := func(s *Store, slot string) store.Outcome {
+		d, err := s.Acquire(t.Context(), &store.Request{ID: id, SlotID: slot, Weight: 1, Limit: 1, TTL: time.Minute, Queue: 5, Budget: 5 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Outcome
+	}
+	give := func(s *Store, slot string) {
+		if _, err := s.Release(t.Context(), &store.Release{ID: id, SlotID: slot, Budget: 5 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if o := ask(from, "holder"); o != store.Granted {
+		t.Fatal(o)
+	}
+	if o := ask(to.Store, "waiter"); o != store.Waiting {
+		t.Fatal(o)
+	}
+	if to.client.cluster { // its shard channel is subscribed to in the background; then all are told
+		to.await(t, "")
+	}
+	give(from, "holder")
+	to.await(t, "waiter")
+	if o := ask(to.Store, "waiter"); o != store.Granted {
+		t.Fatal(o)
+	}
+	give(to.Store, "waiter")
+}
+
+// A subscription that is killed is made again, and everybody is told to ask.
+func TestSubscriptionIsMadeAgain(t *testing.T) {
+	srv := redistest.Start(t)
+	from, to := opened(t, srv.Client(), "sem:"), listening(t, srv.Client())
+	to.await(t, "")
+	handOff(t, from, to, "x")
+	for range 3 {
+		if n := command(t, srv, "CLIENT", "KILL", "TYPE", "pubsub").(int64); n != 1 {
+			t.Fatalf("%d subscriptions, want 1", n)
+		}
+		to.await(t, "")
+		handOff(t, from, to, "x")
+	}
+}
+
+// A subscription over a connection that is half open, up for both sides and carrying
+// nothing, is noticed.
+func TestHalfOpenSubscription(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	relay := redistest.NewRelay(t, srv.Addr())
+	rdb := redis.NewClient(&redis.Options{Addr: relay.Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	from, to := opened(t, srv.Client(), "sem:"), listening(t, rdb)
+	to.await(t, "")
+	relay.FreezeExisting()
+	frozen := time.Now()
+	to.await(t, "")
+	t.Logf("noticed after %v", time.Since(frozen).Round(time.Millisecond))
+	if took := time.Since(frozen); took > 5*deafAfter {
+		t.Errorf("a half-open connection was noticed after %v, want about %v", took, deafAfter)
+	}
+	handOff(t, from, to, "x")
+}
+
+// On a Cluster the shard channel of an id moves with its slot.
+func TestShardChannelMoves(t *testing.T) {
+	t.Parallel()
+	cl := redistest.StartCluster(t, 3, 0)
+	from, to := opened(t, cl.Client(), "sem:"), listening(t, cl.Client())
+	to.await(t, "")
+	for i := range 3 { // several channels on one node
+		handOff(t, from, to, fmt.Sprint("id", i))
+	}
+	slot := redistest.Slot("sem:moves")
+	ask := func(s *Store, name string) store.Outcome {
+		d, err := s.Acquire(t.Context(), &store.Request{ID: "moves", SlotID: name, Weight: 1, Limit: 1, TTL: time.Minute, Queue: 5, Budget: 5 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Outcome
+	}
+	if o := ask(from, "holder"); o != store.Granted {
+		t.Fatal(o)
+	}
+	if o := ask(to.Store, "waiter"); o != store.Waiting {
+		t.Fatal(o)
+	}
+	to.await(t, "") // subscribed
+	owner := cl.NodeFor(slot)
+	next := cl.Nodes()[0]
+	if next == owner {
+		next = cl.Nodes()[1]
+	}
+	cl.MigrateSlot(slot, owner, next)
+	to.await(t, "") // subscribed there
+	// The place in line has lapsed or not; asking keeps it.
+	if o := ask(to.Store, "waiter"); o != store.Waiting {
+		t.Fatal(o)
+	}
+	if _, err := from.Release(t.Context(), &store.Release{ID: "moves", SlotID: "holder", Budget: 5 * time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	to.await(t, "waiter")
+}
+
+// Nobody listens any more: no goroutine and no connection of ours is left.
+func TestListeningEnds(t *testing.T) {
+	srv := redistest.Start(t)
+	cl := redistest.StartCluster(t, 3, 0)
+	for name, connect := range map[string]func() redis.UniversalClient{
+		"single":  func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: srv.Addr()}) },
+		"cluster": func() redis.UniversalClient { return redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs()}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := goleak.IgnoreCurrent()
+			rdb := connect()
+			e := listening(t, rdb)
+			e.await(t, "")
+			second := e.OnWake(func(string) {})
+			second()
+			second()
+			from := opened(t, rdb, "sem:")
+			handOff(t, from, e, "x")
+			e.stop()
+			e.stop()
+			_ = e.Close()
+			_ = from.Close()
+			_ = rdb.Close()
+			goleak.VerifyNone(t, before)
+		})
+	}
+}
