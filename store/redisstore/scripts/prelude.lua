@@ -6,7 +6,8 @@
 --   it has proof that the server's clock jumped; '3': it comes back from an outage in
 --   which grants were made without the server), and the clock echo: the server's
 --   time in ms that the caller last read, and how many ms ago, or 0 0; with '2', the
---   earliest time at which the clock can have jumped, by the server's clock of now.
+--   earliest time at which the clock can have jumped, by the server's clock of now; with
+--   '3', for how many ms the caller was away.
 --
 -- M is a hash. Its field '' is 'fence ticket extra recounted': the last fence and
 -- ticket given, the sum of (weight - 1) over S, and when that was last recounted.
@@ -105,7 +106,7 @@ local function recovering(lossProven)
 	if GRACE == 0 then return 0 end
 	if recovered and not lossProven then return recovered end
 	local E = K[#K]
-	local e = call('HMGET', E, 'rid', 'run', 'grace', 'seen', 'ep', 'lost')
+	local e = call('HMGET', E, 'rid', 'run', 'grace', 'seen', 'ep', 'lost', 'paused')
 	local left = (e[3] or 0) - now
 	if left < 0 then left = 0 elseif left > GRACE then left = GRACE end -- the clock went back
 	recovered, met = left, e[1] and true
@@ -114,7 +115,7 @@ local function recovering(lossProven)
 		info = ''
 	end
 	local rid = string.match(info, 'master_replid:(%x+)') or e[1] or '-' -- a user with less rights than who made the marker accuses nobody
-	local loss, stamp = false, false
+	local loss, stamp, paused = false, false, e[7] or 0
 	if not e[1] then
 		loss, stamp = SEEN ~= '0' or lossProven, true
 	elseif e[1] ~= rid then
@@ -135,9 +136,8 @@ local function recovering(lossProven)
 			-- Unless a loss was noticed since: then somebody else was quicker.
 			if (e[6] or 0) - ECHO < 0 then loss, stamp = true, true end
 		elseif SEEN == '3' then
-			if now - (e[3] or 0) > 10 * PAUSE then -- the first to come back, of those that do now
-				recovered, stamp = PAUSE, true
-			end
+			-- The first to come back. A pause that began since the caller went away is its own.
+			if (e[7] or 0) - now + ECHO < 0 then recovered, stamp, paused = PAUSE, true, now end
 		elseif ECHO ~= '0' then
 			local jump = now - ECHO - AGO
 			if jump > 400 or jump < -400 then
@@ -154,7 +154,7 @@ local function recovering(lossProven)
 		end
 		local lost = e[6] or 0
 		if loss then recovered, lost = GRACE, now end
-		call('HSET', E, 'rid', rid, 'run', run, 'grace', now + recovered, 'seen', now, 'ep', (e[5] or 0) + (loss and 1 or 0), 'lost', lost)
+		call('HSET', E, 'rid', rid, 'run', run, 'grace', now + recovered, 'seen', now, 'ep', (e[5] or 0) + (loss and 1 or 0), 'lost', lost, 'paused', paused)
 		met = true
 	end
 	return recovered
