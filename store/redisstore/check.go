@@ -219,7 +219,10 @@ func dryRun(name, prefix string) []any {
 // Redis could not be asked, which says nothing about how it is set up.
 func (c *checker) push(ctx context.Context) error {
 	channel := wakeChannel(c.s.token + ":check")
-	ps := c.s.client.Subscribe(ctx, channel)
+	ps, err := c.s.client.hearing(ctx, channel)
+	if err != nil {
+		return err
+	}
 	defer func() { _ = ps.Close() }()
 	began := time.Now()
 	for time.Since(began) < 2*time.Second {

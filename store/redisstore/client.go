@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -77,6 +78,16 @@ func newClient(rdb redis.UniversalClient) *client {
 		return &client{UniversalClient: c, perID: true}
 	}
 	return &client{UniversalClient: rdb, perID: true}
+}
+
+// hearing subscribes to a channel. A Ring panics there when none of its shards is up.
+func (c *client) hearing(ctx context.Context, channel string) (ps *redis.PubSub, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("redisstore: subscribing to %s: %v", channel, p)
+		}
+	}()
+	return c.Subscribe(ctx, channel), nil
 }
 
 // sentinelAddr is what go-redis writes into Options.Addr of a client that

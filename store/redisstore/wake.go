@@ -57,7 +57,7 @@ func (e *ears) add(wake func(string)) (remove func()) {
 		channel := wakeChannel(e.token)
 		ctx := e.ctx
 		e.done.Go(func() {
-			e.listen(ctx, func() *redis.PubSub { return e.client.Subscribe(ctx, channel) }, nil)
+			e.listen(ctx, func() (*redis.PubSub, error) { return e.client.hearing(ctx, channel) }, nil)
 		})
 	}
 	return sync.OnceFunc(func() {
@@ -100,9 +100,12 @@ var errMoved = errors.New("the channel has moved")
 
 // listen keeps a subscription until ctx is over. changed, if not nil, is told why it
 // ended, and says whether to subscribe anew.
-func (e *ears) listen(ctx context.Context, subscribe func() *redis.PubSub, changed func(error) bool) {
+func (e *ears) listen(ctx context.Context, subscribe func() (*redis.PubSub, error), changed func(error) bool) {
 	for ctx.Err() == nil {
-		err := e.hear(ctx, subscribe())
+		ps, err := subscribe()
+		if err == nil {
+			err = e.hear(ctx, ps)
+		}
 		if ctx.Err() != nil || changed != nil && !changed(err) {
 			return
 		}
@@ -334,7 +337,7 @@ func (s *shardEars) subscribe(ctx context.Context, node *redis.Client, channel s
 	}
 	if first {
 		s.ears.done.Go(func() {
-			s.ears.listen(n.ctx, func() *redis.PubSub { return n.ps }, func(error) bool {
+			s.ears.listen(n.ctx, func() (*redis.PubSub, error) { return n.ps, nil }, func(error) bool {
 				s.lost(n)
 				return false
 			})

@@ -113,6 +113,23 @@ func TestHalfOpenSubscription(t *testing.T) {
 	handOff(t, from, to, "x")
 }
 
+// A Ring whose shards are all down panics when it is asked to subscribe: that must not
+// end the process, and the subscription is made when one is up again.
+func TestRingWithoutShardsKeepsListening(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": srv.Addr()}, HeartbeatFrequency: 20 * time.Millisecond})
+	t.Cleanup(func() { _ = rdb.Close() })
+	e := listening(t, rdb)
+	e.await(t, "")
+	srv.Kill()
+	soon(t, "the Ring to have no shards", func() bool { return rdb.Len() == 0 })
+	soon(t, "an attempt to subscribe", func() bool { _, err := e.client.hearing(t.Context(), "x"); return err != nil })
+	time.Sleep(2 * retryAfter) // the store's own attempts fail meanwhile
+	srv.Restart(false)
+	e.await(t, "")
+}
+
 // On a Cluster the shard channel of an id moves with its slot.
 func TestShardChannelMoves(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,25 @@
 --          back, else 0; and last the slot ids of the caller's own process that
 --          were granted.
 
+-- The plain case first, as in acquire.lua: one lease of weight 1, and nobody in line.
+do
+	local call, K, A = redis.call, KEYS, ARGV
+	local S, M, slot = K[1], K[2], A[4]
+	if #A == 4 and string.byte(A[1]) == 48 and call('EXISTS', K[3]) == 0 then
+		local r = call('HMGET', M, '', slot)
+		local fence, extra = string.match(r[1] or '0 0 0 0', '^(%d+) %d+ (%d+) %d+$')
+		if extra == '0' and (not r[2] or string.byte(r[2]) == 104) then -- h
+			local time = call('TIME')
+			local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+			local score = call('ZSCORE', S, slot)
+			if score then call('ZREM', S, slot) end
+			if r[2] then call('HDEL', M, slot) end
+			if r[1] and call('HLEN', M) == 1 and fence - time[1] * 1000000 - time[2] < 0 then call('DEL', M) end
+			return {-now, score and score + 0 > now and 1 or 0}
+		end
+	end
+end
+
 -- @prelude
 
 local out, o = {now}, 1
