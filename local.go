@@ -112,11 +112,9 @@ func (l *local) admit(ctx context.Context, r *store.Request) *Lease {
 		s.keep(lease)
 		return lease
 	}
-	if s.guard.outage() < s.opt.TTL {
-		return nil
-	}
 	l.mu.Lock()
-	if l.held[r.ID]+r.Weight > l.share(r.ID, r.Limit) {
+	// Looked at with mu held: what is registered when the store is back frees no share.
+	if s.guard.outage() < s.opt.TTL || l.held[r.ID]+r.Weight > l.share(r.ID, r.Limit) {
 		l.mu.Unlock()
 		return nil
 	}
@@ -144,7 +142,7 @@ func (l *local) keep(lease *Lease) bool {
 	if lease.local.Load() {
 		return true
 	}
-	if l.held[lease.id]+lease.weight > l.share(lease.id, limit) {
+	if !l.sem.guard.open.Load() || l.held[lease.id]+lease.weight > l.share(lease.id, limit) {
 		return false
 	}
 	l.add(lease.id, lease.weight)
