@@ -1,0 +1,105 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem/verify/faults"
+	"github.com/ashfaqjani916/gotsem/verify/mutants"
+	"github.com/ashfaqjani916/gotsem/verify/sim"
+	"github.com/ashfaqjani916/gotsem/verify/skew"
+)
+
+// runChecks runs the named checks, or all, a few at a time: they mostly wait.
+func runChecks(only string, side int) error {
+	clocks, err := skew.Install()
+	if err != nil {
+		return err
+	}
+	defer clocks.Close()
+	var mu sync.Mutex
+	var failed []string
+	ran := 0
+	slots := make(chan struct{}, side)
+	var all sync.WaitGroup
+	for _, c := range faults.Checks() {
+		if only != "" && c.Name != only {
+			continue
+		}
+		ran++
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			began := time.Now()
+			notes, err := c.Run(clocks)
+			mu.Lock()
+			defer mu.Unlock()
+			verdict := "ok  "
+			if err != nil {
+				verdict = "FAIL"
+				failed = append(failed, c.Name)
+			}
+			fmt.Printf("%s %-42s %5.1f s  %s\n", verdict, c.Name, time.Since(began).Seconds(), notes)
+			if err != nil {
+				fmt.Printf("     %v\n", err)
+			}
+		})
+	}
+	all.Wait()
+	switch {
+	case ran == 0:
+		return fmt.Errorf("no check is called %q", only)
+	case len(failed) > 0:
+		return fmt.Errorf("%d of %d checks failed: %s", len(failed), ran, strings.Join(failed, "; "))
+	}
+	return nil
+}
+
+func runCheck(args []string) error {
+	f := flag.NewFlagSet("check", flag.ExitOnError)
+	only := f.String("only", "", "only this check")
+	side := f.Int("side", 7, "checks that run at the same time")
+	withMutants := f.Bool("mutants", true, "then break the rules one by one, and see that a check notices")
+	_ = f.Parse(args)
+	if *only != "" {
+		return runChecks(*only, *side)
+	}
+	for _, fault := range sim.Faults() {
+		const n = 150
+		if bad, first := sim.Search(1, n, sim.Params{Fault: fault, Calm: fault == sim.Split, S: 1500 * time.Millisecond}); bad > 0 {
+			return fmt.Errorf("simulator: %d of %d seeds are bad; %v", bad, n, first)
+		}
+	}
+	fmt.Println("ok   simulator")
+	err := runChecks("", *side)
+	if *withMutants {
+		err = errors.Join(err, runAllMutants("", *side))
+	}
+	return err
+}
+
+func runMutants(args []string) error {
+	f := flag.NewFlagSet("mutants", flag.ExitOnError)
+	only := f.String("only", "", "only those with this in their names")
+	side := f.Int("side", 5, "mutants that are tried at the same time")
+	_ = f.Parse(args)
+	return runAllMutants(*only, *side)
+}
+
+func runAllMutants(only string, side int) error {
+	const module = "github.com/ashfaqjani916/gotsem"
+	var dirs [2]string
+	for i, m := range [...]string{module, module + "/verify"} {
+		out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", m).Output()
+		if err != nil {
+			return fmt.Errorf("where is %s? run this in the verify directory: %w", m, err)
+		}
+		dirs[i] = strings.TrimSpace(string(out))
+	}
+	return mutants.Run(dirs[0], dirs[1], only, side, func(line string) { fmt.Println(line) })
+}

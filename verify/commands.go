@@ -1,0 +1,154 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem/internal/redistest"
+	"github.com/ashfaqjani916/gotsem/verify/faults"
+	"github.com/ashfaqjani916/gotsem/verify/sim"
+	"github.com/ashfaqjani916/gotsem/verify/skew"
+)
+
+func runSim(args []string) error {
+	f := flag.NewFlagSet("sim", flag.ExitOnError)
+	seed := f.Uint64("seed", 0, "the seed to tell; 0: search")
+	n := f.Int("n", 2000, "how many seeds to search, of each fault")
+	fault := f.String("fault", "", "only this fault")
+	s := f.Duration("s", 0, "for how long a deposed primary takes writes")
+	grace := f.Duration("grace", 0, "the grace; 0: TTL + S")
+	mutation := f.String("mutation", "", "leave out a rule")
+	calm := f.Bool("calm", false, "no cut-off, killed or halted clients, and no late messages")
+	_ = f.Parse(args)
+	p := sim.Params{S: *s, Grace: *grace, Calm: *calm}
+	if *mutation != "" {
+		m, ok := sim.Mutations()[*mutation]
+		if !ok {
+			return fmt.Errorf("no rule is called %q", *mutation)
+		}
+		p.Mutation = m
+	}
+	began, played, worst := time.Now(), 0, 0
+	for _, p.Fault = range sim.Faults() {
+		if *fault != "" && p.Fault.String() != *fault {
+			continue
+		}
+		if *seed != 0 {
+			r := sim.Run(*seed, p, true)
+			for _, line := range r.Story {
+				fmt.Println(line)
+			}
+			fmt.Println(r)
+			continue
+		}
+		bad, first := sim.Search(1, *n, p)
+		played += *n
+		worst += bad
+		fmt.Printf("%-9v %d of %d seeds bad", p.Fault, bad, *n)
+		if bad > 0 {
+			fmt.Printf("; the first: %v", first)
+		}
+		fmt.Println()
+	}
+	if played > 0 {
+		fmt.Printf("%d seeds in %v, %.0f a minute\n", played, time.Since(began).Round(time.Millisecond), float64(played)/time.Since(began).Minutes())
+	}
+	if worst > 0 {
+		return fmt.Errorf("%d bad seeds", worst)
+	}
+	return nil
+}
+
+func runTable(args []string) error {
+	f := flag.NewFlagSet("table", flag.ExitOnError)
+	rounds := f.Int("rounds", 20, "of each fault, with the grace and without")
+	side := f.Int("side", 3, "rounds that run at the same time")
+	only := f.String("fault", "", "only this row")
+	verbose := f.Bool("v", false, "tell each round")
+	_ = f.Parse(args)
+	clocks, err := skew.Install()
+	if err != nil {
+		return err
+	}
+	defer clocks.Close()
+	progress := os.Stderr
+	if !*verbose {
+		if progress, err = os.OpenFile(os.DevNull, os.O_WRONLY, 0); err != nil {
+			return err
+		}
+	}
+	rows, err := faults.Table(clocks, *rounds, *side, *only, progress)
+	faults.WriteTable(os.Stdout, rows)
+	return err
+}
+
+func runSoak(args []string) error {
+	f := flag.NewFlagSet("soak", flag.ExitOnError)
+	seconds := f.Int("seconds", 600, "for how long, in all; divided among the kinds")
+	kinds := f.String("kind", "single,sentinel,cluster", "which deployments")
+	seed := f.Uint64("seed", 0, "the seed; 0: one of this moment")
+	_ = f.Parse(args)
+	if *seed == 0 {
+		*seed = uint64(time.Now().Unix())
+	}
+	clocks, err := skew.Install()
+	if err != nil {
+		return err
+	}
+	defer clocks.Close()
+	all := strings.Split(*kinds, ",")
+	bad := 0
+	for _, kind := range all {
+		r, err := faults.Soak(faults.Kind(kind), *seed, time.Duration(*seconds)*time.Second/time.Duration(len(all)), clocks, os.Stderr)
+		if err != nil {
+			return err
+		}
+		fmt.Println(r)
+		for name, n := range r.Counts {
+			fmt.Printf("     %3d × %s\n", n, name)
+		}
+		if len(r.Wrong) > 0 {
+			bad++
+		}
+	}
+	if bad > 0 {
+		return fmt.Errorf("%d of %d runs broke a promise; the same seed plays the same faults again", bad, len(all))
+	}
+	return nil
+}
+
+func runOutage(args []string) error {
+	f := flag.NewFlagSet("outage", flag.ExitOnError)
+	plain := f.Duration("plain", 2*time.Minute, "the most that a plain call is waited for")
+	_ = f.Parse(args)
+	rows, err := faults.Within("outage", func(tb redistest.TB) []faults.LatencyRow { return faults.Latency(tb, *plain) })
+	faults.WriteLatency(os.Stdout, rows)
+	return err
+}
+
+func runLocal(args []string) error {
+	f := flag.NewFlagSet("local", flag.ExitOnError)
+	away := f.Duration("away", 20*time.Second, "for how long the server is away")
+	rounds := f.Int("rounds", 1, "how often")
+	killed := f.Bool("killed", false, "the server is killed and comes back empty, instead of being stopped")
+	_ = f.Parse(args)
+	bad := 0
+	for round := range *rounds {
+		r, err := faults.Within("local", func(tb redistest.TB) faults.LocalResult { return faults.Local(tb, *away, *killed, uint64(round)) })
+		if err != nil {
+			return err
+		}
+		fmt.Println(r)
+		if wrong := r.Bad(); len(wrong) > 0 {
+			bad++
+			fmt.Println("FAIL", strings.Join(wrong, "; "))
+		}
+	}
+	if bad > 0 {
+		return fmt.Errorf("%d of %d rounds broke a promise", bad, *rounds)
+	}
+	return nil
+}

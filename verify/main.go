@@ -1,0 +1,62 @@
+// Command verify tries to break what gotsem promises. See docs/faults.md.
+//
+//	go run . check                 a short run with fixed seeds; what make verify does
+//	go run . soak -seconds 600     random faults on a single server, Sentinel and Cluster
+//	go run . sim -seed 7           one seed of the simulator, told line by line
+//	go run . table -rounds 20      holders, with and without the grace, by fault
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ashfaqjani916/gotsem/verify/faults"
+)
+
+// silence is go-redis's log: servers that do not answer are what this is about.
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
+
+var commands = map[string]struct {
+	run  func(args []string) error
+	what string
+}{
+	"check":   {runCheck, "a short run with fixed seeds"},
+	"soak":    {runSoak, "random faults for a given time"},
+	"sim":     {runSim, "play seeds of the simulator"},
+	"table":   {runTable, "count holders in each fault, with the grace and without"},
+	"outage":  {runOutage, "what a call costs in each kind of outage, beside a plain client"},
+	"local":   {runLocal, "an outage under the policy Local, from three processes"},
+	"mutants": {runMutants, "break the rules one by one, and see that a check notices"},
+}
+
+func main() {
+	redis.SetLogger(silence{})
+	if os.Getenv(faults.WorkerVariable) != "" {
+		if err := faults.RunWorker(); err != nil {
+			fmt.Fprintln(os.Stderr, "verify: worker:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if len(os.Args) > 1 {
+		if c, ok := commands[os.Args[1]]; ok {
+			if err := c.run(os.Args[2:]); err != nil {
+				fmt.Fprintln(os.Stderr, "verify:", err)
+				os.Exit(1)
+			}
+			return
+		}
+	}
+	fmt.Fprintln(os.Stderr, "usage: go run . COMMAND [flags]")
+	for _, name := range []string{"check", "soak", "sim", "table", "outage", "local", "mutants"} {
+		if c, ok := commands[name]; ok {
+			fmt.Fprintf(os.Stderr, "  %-8s %s\n", name, c.what)
+		}
+	}
+	os.Exit(2)
+}

@@ -1,0 +1,238 @@
+// Package mutants breaks gotsem on purpose, one rule at a time, and has the check that
+// should notice run against it.
+//
+// All of them are built into one program, of a copy of the sources that only the compiler
+// sees (go build -overlay); an environment variable says which rule is broken.
+package mutants
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Mutant is one rule broken. In a Lua file Old becomes New. In a Go file it does so in
+// all programs built here, and New is mutated(name, broken, right) where it matters.
+type Mutant struct {
+	Name     string
+	File     string // in the root module
+	Old, New string // Old stands there exactly once
+	Check    string // the check that must fail
+}
+
+// All returns the mutants.
+func All() []Mutant { return all }
+
+var all = []Mutant{
+	{"no stamp: a new primary is taken for the old one", "store/redisstore/scripts/prelude.lua",
+		"		loss = not (first and (e[2] == run or started < (e[4] or 0) + 0))\n", "		loss = false\n",
+		"fail-over, burst inside 300 ms of lag"},
+	{"no stamp: a missing marker is no loss", "store/redisstore/scripts/prelude.lua",
+		"		loss, stamp = SEEN ~= '0' or lossProven, true\n", "		loss, stamp = false, true\n",
+		"FLUSHALL"},
+	{"no grace", "store/redisstore/scripts/prelude.lua",
+		"if loss then recovered, lost = GRACE, now end", "if loss then recovered, lost = 0, now end",
+		"FLUSHALL"},
+	{"no poll", "line.go",
+		"const pollEvery = time.Second\n", "var pollEvery = mutated(\"no poll\", time.Hour, time.Second)\n",
+		"poll"},
+	{"trust from the answer on: grants", "lease.go",
+		"l.trust.Store(int64(sent + s.opt.TTL - margin(s.opt.TTL)))", "l.trust.Store(int64(mutated(\"trust from the answer on: grants\", s.now(), sent) + s.opt.TTL - margin(s.opt.TTL)))",
+		"send-time"},
+	{"trust from the answer on: renewals", "keeper.go",
+		"trust := sent + s.opt.TTL - margin(s.opt.TTL)", "trust := mutated(\"trust from the answer on: renewals\", s.now(), sent) + s.opt.TTL - margin(s.opt.TTL)",
+		"send-time"},
+	{"grace sweeps what looks lapsed", "store/redisstore/scripts/prelude.lua",
+		"	elseif recovering() == 0 then\n		call('ZREM', S, unpack(dead))", "	else\n		call('ZREM', S, unpack(dead))",
+		"purge"},
+	{"limit <= limit + 1: leases", "store/redisstore/scripts/prelude.lua",
+		"	if active + weight <= limit then return true end\n", "	if active + weight <= limit + 1 then return true end\n",
+		"limit"},
+	{"limit <= instead of <: slots", "store/redisstore/scripts/acquire_bare.lua",
+		"	if active < A[5] + 0 then\n", "	if active <= A[5] + 0 then\n",
+		"limit"},
+	{"limit off by one, as a history shows it", "store/redisstore/scripts/prelude.lua",
+		"	if active + weight <= limit then return true end\n", "	if active + weight <= limit + 1 then return true end\n",
+		"history"},
+	{"no clock echo", "store/redisstore/scripts/prelude.lua",
+		"	if left == 0 and not loss then\n", "	if false then\n",
+		"running primary steps +60 s"},
+	{"the background hands on room in the grace", "backlog.go",
+		"SlotID: d.slotID, Grace: g.grace}", "SlotID: d.slotID, Grace: mutated(\"the background hands on room in the grace\", 0, g.grace)}",
+		"give-up"},
+	{"a run's uptime is rounded the wrong way", "store/redisstore/scripts/prelude.lua",
+		"'uptime_in_seconds:(%d+)') or 0) - 2)", "'uptime_in_seconds:(%d+)') or 0) + 1)",
+		"restore"},
+	{"who was only refused has met the marker", "store/redisstore/scripts/prelude.lua",
+		"	if not met then reply[1] = -now end\n", "",
+		"refused-first"},
+	{"no pause after an outage", "store/redisstore/scripts/prelude.lua",
+		"then recovered, stamp, paused = PAUSE, true, now end", "then paused = now end",
+		"local"},
+	{"every process starts its own grace", "store/redisstore/scripts/prelude.lua",
+		"if (e[6] or 0) - ECHO < 0 then loss, stamp = true, true end", "loss, stamp = true, true",
+		"quiet-jump"},
+}
+
+// variable names the mutant to the program.
+const variable = "GOTSEM_MUTANT"
+
+// What is added to the root package.
+const rootAddition = `package gotsem
+
+import "os"
+
+func mutated[T any](name string, broken, right T) T {
+	if os.Getenv("` + variable + `") == name {
+		return broken
+	}
+	return right
+}
+`
+
+// What is added to the store, and where it is called from.
+const (
+	storeAddition = `package redisstore
+
+import (
+	"os"
+	"strings"
+)
+
+func mutated(text string) string {
+	return strings.Replace(text, os.Getenv("` + variable + `_OLD"), os.Getenv("` + variable + `_NEW"), 1)
+}
+`
+	scriptsFile = "store/redisstore/scripts.go"
+	scriptsOld  = "	sum := sha1.Sum([]byte(text))"
+	scriptsNew  = "	text = mutated(text)\n	sum := sha1.Sum([]byte(text))"
+)
+
+// Run builds and tries the mutants, and returns which survived. root is the root module's
+// directory, verify the one of this module.
+func Run(root, verify string, only string, side int, tell func(string)) error {
+	tmp, err := os.MkdirTemp("", "gotsem-mutants-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(tmp) }()
+	binary, err := build(root, verify, tmp)
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	var survived []string
+	trials := make(chan struct{}, side)
+	var tried sync.WaitGroup
+	ran := 0
+	for _, m := range all {
+		if only != "" && !strings.Contains(m.Name, only) {
+			continue
+		}
+		ran++
+		trials <- struct{}{}
+		tried.Go(func() {
+			defer func() { <-trials }()
+			began := time.Now()
+			found, out := m.try(binary)
+			mu.Lock()
+			defer mu.Unlock()
+			if !found {
+				survived = append(survived, m.Name)
+				tell(fmt.Sprintf("FAIL %-52s %s did not notice\n%s", m.Name, m.Check, out))
+				return
+			}
+			tell(fmt.Sprintf("ok   %-52s %s noticed, %.1f s", m.Name, m.Check, time.Since(began).Seconds()))
+		})
+	}
+	tried.Wait()
+	switch {
+	case ran == 0:
+		return fmt.Errorf("no mutant is called %q", only)
+	case len(survived) > 0:
+		return fmt.Errorf("%d of %d mutants survived: %s", len(survived), ran, strings.Join(survived, "; "))
+	}
+	return nil
+}
+
+// build builds the one program.
+func build(root, verify, tmp string) (binary string, err error) {
+	changed := make(map[string]string) // file in root -> text
+	change := func(file, old, new string) error {
+		text, ok := changed[file]
+		if !ok {
+			read, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(file)))
+			if err != nil {
+				return err
+			}
+			text = string(read)
+		}
+		if n := strings.Count(text, old); n != 1 {
+			return fmt.Errorf("%s has %d times what is to be broken, want once: mend the list of mutants:\n%s", file, n, old)
+		}
+		if new != old {
+			changed[file] = strings.Replace(text, old, new, 1)
+		}
+		return nil
+	}
+	if err := change(scriptsFile, scriptsOld, scriptsNew); err != nil {
+		return "", err
+	}
+	for _, m := range all {
+		new := m.New
+		if m.lua() {
+			new = m.Old // only looked for: the program does it
+		}
+		if err := change(m.File, m.Old, new); err != nil {
+			return "", fmt.Errorf("%s: %w", m.Name, err)
+		}
+	}
+	changed["mutated.go"], changed["store/redisstore/mutated.go"] = rootAddition, storeAddition
+	replace := make(map[string]string)
+	for file, text := range changed {
+		at := filepath.Join(tmp, strings.ReplaceAll(file, "/", "_"))
+		if err := os.WriteFile(at, []byte(text), 0o600); err != nil {
+			return "", err
+		}
+		replace[filepath.Join(root, filepath.FromSlash(file))] = at
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	list := filepath.Join(tmp, "overlay.json")
+	if err := os.WriteFile(list, overlay, 0o600); err != nil {
+		return "", err
+	}
+	binary = filepath.Join(tmp, "mutants")
+	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-overlay", list, "-o", binary, ".")
+	cmd.Dir = verify
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building the mutants: %w\n%s", err, out)
+	}
+	return binary, nil
+}
+
+func (m Mutant) lua() bool { return strings.HasSuffix(m.File, ".lua") }
+
+// try runs the check. It has noticed if it failed by itself.
+func (m Mutant) try(binary string) (found bool, out string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, "check", "-only", m.Check)
+	cmd.Env = append(os.Environ(), variable+"="+m.Name)
+	if m.lua() {
+		cmd.Env = append(cmd.Env, variable+"_OLD="+m.Old, variable+"_NEW="+m.New)
+	}
+	text, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	return errors.As(err, &exit) && ctx.Err() == nil && exit.ExitCode() == 1 && bytes.Contains(text, []byte("FAIL "+m.Check)), string(text)
+}

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ashfaqjani916/gotsem"
+	"github.com/ashfaqjani916/gotsem/httpshed"
+	"github.com/ashfaqjani916/gotsem/store/redisstore"
+)
+
+const connections = 64
+
+// httpTable compares handlers behind a semaphore with the bare ones, over kept
+// connections of a client that does as little as can be, in the same process.
+func httpTable(l *lab) (*report, error) {
+	rdb := redis.NewClient(&redis.Options{Addr: l.srv.Addr()})
+	defer rdb.Close()
+	l.prefixes++
+	prefix := fmt.Sprintf("web%d:", l.prefixes)
+	ok := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, "a picture\n")
+	})
+	no := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "1")
+		w.Header().Set("Cache-Control", "no-store")
+		http.Error(w, "Too many at once.", http.StatusTooManyRequests)
+	})
+	var closers []func()
+	defer func() {
+		for _, c := range closers {
+			c()
+		}
+	}()
+	shed := func(name string, full bool, known time.Duration) (http.Handler, error) {
+		sem, err := gotsem.New(gotsem.Options{Store: redisstore.New(rdb, prefix+name+":"), Limit: pick(full, 1, never), TTL: ttl, KnownFull: known})
+		if err != nil {
+			return nil, err
+		}
+		closers = append(closers, func() { _ = sem.Close() })
+		if full {
+			if _, err := sem.Try(background, "id"); err != nil {
+				return nil, err
+			}
+		}
+		// What is compared is the deciding and not the closing of connections.
+		s, err := httpshed.New(httpshed.Options{Semaphore: sem, Key: httpshed.Fixed("id"), Close: httpshed.CloseNever})
+		if err != nil {
+			return nil, err
+		}
+		return s.Handler(ok), nil
+	}
+	seeded := func(limit int) http.Handler {
+		s := &seed{rdb: rdb, prefix: prefix + "seed" + strconv.Itoa(limit) + ":", limit: limit}
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			slotID, granted := s.tryAcquire(r.Context(), "id")
+			if !granted {
+				no(w, r)
+				return
+			}
+			defer s.release(r.Context(), "id", slotID)
+			ok(w, r)
+		})
+	}
+	type kind struct {
+		name    string
+		handler http.Handler
+		status  string
+	}
+	admitted, err := shed("admitted", false, 0)
+	if err != nil {
+		return nil, err
+	}
+	refused, err := shed("refused", true, 0)
+	if err != nil {
+		return nil, err
+	}
+	known, err := shed("known", true, time.Hour)
+	if err != nil {
+		return nil, err
+	}
+	kinds := []kind{
+		{"bare handler, 200", ok, "200"}, {"httpshed over Redis, admitted", admitted, "200"}, {"the seed's way, admitted", seeded(never), "200"},
+		{"bare handler, 429", no, "429"}, {"httpshed over Redis, refused", refused, "429"}, {"httpshed over Redis, known full", known, "429"}, {"the seed's way, refused", seeded(0), "429"},
+	}
+	rates, slow := make(map[string][]float64), make(map[string][]float64)
+	for range l.rounds {
+		for _, k := range kinds {
+			rate, p99, err := serve(k.handler, k.status, l.span)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", k.name, err)
+			}
+			rates[k.name], slow[k.name] = append(rates[k.name], rate), append(slow[k.name], p99)
+		}
+	}
+	r := &report{head: []string{fmt.Sprintf("%d connections", connections), "requests/s", "of the bare handler", "p99 ms"}}
+	for i, k := range kinds {
+		base := spreadOf(rates[pick(k.status == "200", kinds[0].name, kinds[3].name)]).med
+		share := spreadOf(rates[k.name]).med / base
+		r.add(k.name, spreadOf(rates[k.name]).String(), number(share), number(spreadOf(slow[k.name]).med))
+		switch i {
+		case 1:
+			r.atLeast(0.55, share, "admitted, of the bare handler")
+		case 4:
+			r.atLeast(0.55, share, "refused, of the bare handler")
+		}
+	}
+	r.bound = "net/http and the client, which share two cores with Redis: a bare request is two system calls and two wake-ups; one that asks Redis adds its share of a batch."
+	return r, nil
+}
+
+// serve serves h on loopback for a while, and returns how many requests were
+// answered a second, and how long the slowest hundredth took, in ms.
+func serve(h http.Handler, status string, span time.Duration) (rate, p99 float64, err error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, 0, err
+	}
+	srv := &http.Server{Handler: h}
+	served := make(chan struct{})
+	go func() { defer close(served); _ = srv.Serve(ln) }()
+	defer func() {
+		ctx, cancel := context.WithTimeout(background, 5*time.Second)
+		defer cancel()
+		if srv.Shutdown(ctx) != nil {
+			_ = srv.Close()
+		}
+		<-served
+	}()
+	var stop atomic.Bool
+	var all sync.WaitGroup
+	counts, times, errs := make([]int, connections), make([]histogram, connections), make([]error, connections)
+	began := time.Now()
+	for i := range connections {
+		all.Go(func() {
+			conn, err := net.Dial("tcp", ln.Addr().String())
+			if err != nil {
+				errs[i] = err
+				return
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(span + 10*time.Second))
+			in := bufio.NewReader(conn)
+			at := time.Now()
+			for !stop.Load() {
+				if errs[i] = ask(conn, in, status); errs[i] != nil {
+					return
+				}
+				now := time.Now()
+				times[i].add(now.Sub(at))
+				at = now
+				counts[i]++
+			}
+		})
+	}
+	timer := time.AfterFunc(span, func() { stop.Store(true) })
+	defer timer.Stop()
+	all.Wait()
+	took := time.Since(began).Seconds()
+	n := 0
+	for i := range counts {
+		n += counts[i]
+		if i > 0 {
+			times[0].merge(&times[i])
+		}
+	}
+	return float64(n) / took, times[0].quantile(0.99) / 1e6, errors.Join(errs...)
+}
+
+// ask sends a request and reads its answer to the end.
+func ask(conn net.Conn, in *bufio.Reader, status string) error {
+	if _, err := io.WriteString(conn, "GET /capture HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		return err
+	}
+	line, err := in.ReadString('\n')
+	if err != nil {
+		return err
+	}
+	if !strings.HasPrefix(line, "HTTP/1.1 "+status) {
+		return fmt.Errorf("answered %q, wanted %s", strings.TrimSpace(line), status)
+	}
+	length := -1
+	for {
+		line, err := in.ReadSlice('\n')
+		if err != nil {
+			return err
+		}
+		if len(line) <= 2 {
+			break
+		}
+		const field = "Content-Length: "
+		if len(line) > len(field) && strings.EqualFold(string(line[:len(field)]), field) {
+			if length, err = strconv.Atoi(strings.TrimSpace(string(line[len(field):]))); err != nil {
+				return err
+			}
+		}
+	}
+	if length < 0 {
+		return errors.New("an answer without Content-Length")
+	}
+	_, err = in.Discard(length)
+	return err
+}
