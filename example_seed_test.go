@@ -163,7 +163,7 @@ func ExampleSemaphore_ActiveCount() {
 func ExampleAcquireResult_FailedOpen() {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nobody is there
 	defer func() { _ = rdb.Close() }()
-	sem := gotsem.NewGotsem(rdb, "sem:", 30*time.Second, 10, nil, nil)
+	sem := gotsem.NewGotsem(rdb, "sem:", 100*time.Millisecond, 10, nil, nil)
 
 	result := sem.TryAcquire(context.Background(), "project-1")
 	fmt.Println(result.Acquired, result.FailedOpen(), result.Active)

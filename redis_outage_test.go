@@ -160,7 +160,8 @@ func redisHangs(t *testing.T, srv *redistest.Server, rdb redis.UniversalClient, 
 		}
 		best = min(best, time.Since(began)/100)
 	}
-	if best > 5*10*time.Microsecond {
+	// 10 µs, of which the race detector makes many; BenchmarkBreakerOpen measures it.
+	if best > 20*10*time.Microsecond {
 		t.Errorf("with the breaker open a call takes %v", best)
 	}
 
