@@ -149,6 +149,9 @@ func (o Options) validate() error {
 	if len(o.Label) > 100 {
 		bad("Options.Label has %d bytes: at most 100, every lease carries it", len(o.Label))
 	}
+	if strings.ContainsRune(o.Label, 0) {
+		bad("Options.Label %q contains a NUL: what stands behind it would be lost in Redis", o.Label)
+	}
 	return errors.Join(errs...)
 }
 

@@ -88,7 +88,7 @@ func TestCheckOfACluster(t *testing.T) {
 
 func TestGrantsThatReplicasMustAcknowledge(t *testing.T) {
 	sn := redistest.StartSentinel(t)
-	s := redisstore.New(sn.Client(), "sem:", redisstore.Replicas(2, 300*time.Millisecond))
+	s := redisstore.New(sn.Client(), "sem:", redisstore.Replicas(2, time.Second))
 	t.Cleanup(func() { _ = s.Close() })
 	ctx := context.Background()
 	ask := func(slot string) (store.Decision, error) {
