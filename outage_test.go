@@ -50,7 +50,8 @@ func TestFiveFailuresOpenTheBreaker(t *testing.T) {
 			mustRelease(t, mustTry(t, s, "id"))
 			st.is(how)
 			for i := range breakerFailures {
-				if s.Stats().Down {
+				// The background release of what may have been granted fails too, and counts.
+				if i <= breakerFailures/2 && s.Stats().Down {
 					t.Fatalf("%v: down after %d failures", how, i)
 				}
 				began := time.Now()

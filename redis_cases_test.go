@@ -735,6 +735,7 @@ func TestDataLost(t *testing.T) {
 					for {
 						l, err := sems[i%3].Acquire(ctx, "forgotten")
 						if errors.Is(err, gotsem.ErrUnavailable) { // while it restarts: by the policy, at once
+							time.Sleep(10 * time.Millisecond) // as a client would
 							continue
 						}
 						if err == nil {

@@ -128,11 +128,12 @@ while A[i] do
 	advance()
 	if #fields > 1 then flush() end
 	local recs = new and {} or call('HMGET', M, unpack(slots))
-	local got = {}
+	local got, asked = {}, {}
 	for j = 1, n do
 		local a = first + 8 * (j - 1)
-		got[j] = {one(slots[j], A[a + 1] + 0, A[a + 2] + 0, A[a + 3] + 0, A[a + 4] + 0, A[a + 5] + 0, A[a + 6] == '1', A[a + 7], recs[j])}
+		got[j] = asked[slots[j]] or {one(slots[j], A[a + 1] + 0, A[a + 2] + 0, A[a + 3] + 0, A[a + 4] + 0, A[a + 5] + 0, A[a + 6] == '1', A[a + 7], recs[j])}
 		got[j][5] = active
+		asked[slots[j]] = got[j] -- asked twice at once
 	end
 	advance() -- who came back may be the head, and there may be room
 	for j = 1, n do

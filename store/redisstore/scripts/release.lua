@@ -36,10 +36,12 @@ while A[i] do
 	if waiting > 0 or extra > 0 or SWEEP == '1' then survey() end
 	local recs = call('HMGET', M, unpack(A, i + 2, i + 1 + n))
 	local scores = call('ZMSCORE', S, unpack(A, i + 2, i + 1 + n))
-	local held, known, freed = {}, {}, false
+	local held, known, seen, freed = {}, {}, {}, false
 	for j = 1, n do
-		local slot, score = A[i + 1 + j], scores[j]
-		local state, weight = string.match(recs[j] or '', '^(%a) (%d+)')
+		local slot, score, r = A[i + 1 + j], scores[j], recs[j]
+		if seen[slot] then score, r = nil, nil end -- given back twice at once
+		seen[slot] = true
+		local state, weight = string.match(r or '', '^(%a) (%d+)')
 		weight = (state == 'h' or state == 'g') and weight + 0 or 1
 		if state == 'w' then
 			call('ZREM', Q, slot)

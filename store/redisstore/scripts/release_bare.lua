@@ -29,7 +29,12 @@ for k = 1, #K, 2 do
 		else
 			local scores = call('ZMSCORE', S, unpack(A, i + 1, i + n))
 			call('ZREM', S, unpack(A, i + 1, i + n))
-			for j = 1, n do out[o + j] = scores[j] and 1 or 0 end
+			local seen = {}
+			for j = 1, n do
+				local slot = A[i + j]
+				out[o + j] = scores[j] and not seen[slot] and 1 or 0
+				seen[slot] = true
+			end
 			o = o + n
 		end
 		if sweep then
