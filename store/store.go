@@ -12,7 +12,8 @@
 //   - A slot id is the identity of a request, chosen by the asker and never
 //     used for a second one. Asking again with the same slot id is the retry
 //     and the poll in one: it answers the same grant, or keeps the same place
-//     in line. So an answer that got lost cannot leak a slot.
+//     in line. So an answer that got lost cannot leak a slot. Whether asking again
+//     makes a bare slot last longer is left open.
 //   - Only durations cross the contract, never points in time. A store goes by
 //     one clock, its own.
 //   - A slot counts from its grant until it is released, cleared, or lapses:

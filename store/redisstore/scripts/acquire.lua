@@ -99,7 +99,8 @@ local function one(slot, weight, limit, ttl, queue, ticket, bare, owner, r)
 	end
 	if lim > 0 and weight > lim then return 4, 0, 0, 0 end
 	if waiting == 0 and fits(weight, lim) then
-		if recovering() == 0 then
+		-- Whoever stood in line and finds no marker knows that there was one.
+		if recovering(ticket ~= 0) == 0 then
 			return 1, 0, grant(slot, weight, ttl, bare, WAKE, owner, 'h'), 0
 		elseif doubt then
 			return 6, 0, 0, 0

@@ -365,6 +365,9 @@ end
 -- publish must not look like a call that failed. The time in the reply is negative if
 -- the caller has not met the marker by this call.
 local function finish(reply)
+	-- Whoever has never met it looks whether it is there, also when refused: a process
+	-- that only ever waited must not take a server that lost everything for a new one.
+	if not met and SEEN == '0' and #K % 4 == 1 then met = call('EXISTS', K[#K]) == 1 end
 	if not met then reply[1] = -now end
 	for _, p in ipairs(pushes) do redis.pcall(unpack(p)) end
 	for _, slot in ipairs(mine) do reply[#reply + 1] = slot end
