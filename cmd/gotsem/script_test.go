@@ -25,7 +25,18 @@ import (
 // until it succeeds and what it prints matches; code, which wants a certain exit
 // code; and default, which undoes that a shell's background commands ignore INT.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"gotsem": main, "await": await, "code": code, "default": undoIgnore})
+	programs := map[string]func(){"gotsem": main, "await": await, "code": code, "default": undoIgnore}
+	// Under nohup and in some CI systems these are ignored, and every child would
+	// inherit that: a shell cannot even trap them. Caught by the test itself, exec makes
+	// them the default again.
+	if programs[filepath.Base(os.Args[0])] == nil {
+		for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
+			if signal.Ignored(s) {
+				signal.Notify(make(chan os.Signal, 1), s)
+			}
+		}
+	}
+	testscript.Main(m, programs)
 }
 
 // Each script has a Redis of its own at GOTSEM_REDIS_URL, and the command redis
