@@ -67,6 +67,8 @@ local function claim(slot, r, ttl)
 	if r then keepM(ttl) end
 end
 
+local lineKept -- Q of the id at hand lives for another LIFE
+
 -- one decides about one request, and returns outcome, place and fence, ticket.
 local function one(slot, weight, limit, ttl, queue, ticket, bare, owner, r)
 	local lim = set or limit
@@ -87,7 +89,10 @@ local function one(slot, weight, limit, ttl, queue, ticket, bare, owner, r)
 			end
 			call('HSET', M, slot, waiter(weight, limit, owner))
 			keepM(LIFE)
-			keep(Q, LIFE)
+			if not lineKept then -- once for all who ask together
+				keep(Q, LIFE)
+				lineKept = true
+			end
 			return 2, 0, 0, ticket0 + 0
 		end
 	elseif bare then
@@ -120,6 +125,7 @@ while A[i] do
 	if SEEN == '3' then recovering() end
 	open(k)
 	survey()
+	lineKept = false
 	local slots = {}
 	for j = 1, n do
 		local a = first + 8 * (j - 1)
