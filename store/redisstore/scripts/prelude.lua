@@ -183,8 +183,8 @@ end
 -- S: a peer that knows nothing of M, or the end of the key. It looks at all of M, so at
 -- most once a second. Who was evicted so is marked, and may come back for as long as
 -- five minutes.
-local function recount()
-	if new or now - recounted < 1000 then return end
+local function recount(at_once)
+	if new or not at_once and now - recounted < 1000 then return end
 	flush()
 	local sum, all = 0, call('HGETALL', M)
 	for j = 1, #all, 2 do
@@ -209,7 +209,10 @@ end
 local function write()
 	if #dead == 0 then
 		-- S is empty: whose record is still in M?
-		if active == 0 and not new and now - recounted > 10000 and call('HLEN', M) > waiting + 1 then recount() end
+		if not new and (emptied or active == 0 and now - recounted > 10000 and call('HLEN', M) > waiting + 1) then
+			recount(emptied)
+			emptied = false
+		end
 	elseif recovering() == 0 then
 		call('ZREM', S, unpack(dead))
 		if not new then
