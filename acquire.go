@@ -119,7 +119,7 @@ func (s *Semaphore) request(id string, weight, limit int) *store.Request {
 	r := s.requests.Get().(*store.Request)
 	*r = store.Request{
 		ID: id, SlotID: s.ids.next(), Weight: weight, Limit: limit,
-		TTL: s.opt.TTL, Owner: s.owner, Grace: s.opt.Grace, Away: s.local.cutOff(),
+		TTL: s.opt.TTL, Owner: s.owner, Grace: s.opt.Grace, Away: s.local.cutOff(), Fresh: true,
 	}
 	return r
 }

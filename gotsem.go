@@ -63,9 +63,9 @@ type Options struct {
 	Limit int
 
 	// LimitFunc is asked for the limit of an id. Its answers are remembered for a
-	// minute, for 10,000 ids, and one question at a time is asked per id. Zero or
-	// less, an error, or no answer within a second: Limit; after an error it is
-	// asked again after 5 s.
+	// minute, for 10,000 ids, and one question at a time is asked per id, at most
+	// 500 at once. Zero or less, an error, or no answer within a second: Limit; after
+	// an error it is asked again after 5 s.
 	LimitFunc func(ctx context.Context, id string) (int, error)
 
 	// TTL is how long a lease lasts without renewal: how long the slots of a

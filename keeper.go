@@ -91,6 +91,21 @@ func (k *keeper) remove(l *Lease) chan struct{} {
 	return l.renewing
 }
 
+// giveBack has the slots of l, which is over, given back in the background, and l
+// renewed no more. A renewal that is under way may put it back, so that one is answered
+// first.
+func (k *keeper) giveBack(l *Lease) {
+	list := k.list(l)
+	list.mu.Lock()
+	list.unlink(l)
+	l.owed = l.renewing != nil
+	owed := l.owed
+	list.mu.Unlock()
+	if !owed {
+		k.sem.guard.later.add(l.id, l.slotID, l.doubtful.Load())
+	}
+}
+
 // suspect has the lease with that slot id renewed at once, to see whether it
 // still is one.
 func (k *keeper) suspect(slotID string) {
@@ -223,7 +238,8 @@ func (k *keeper) round() (next time.Duration, some bool) {
 	return next, some
 }
 
-// settle ends a renewal: l is due again at due, unless it was removed meanwhile.
+// settle ends a renewal: l is due again at due, unless it was removed meanwhile. What
+// waited for that to be given back is.
 func (k *keeper) settle(l *Lease, due time.Duration, do func()) {
 	list := k.list(l)
 	list.mu.Lock()
@@ -238,7 +254,12 @@ func (k *keeper) settle(l *Lease, due time.Duration, do func()) {
 			do()
 		}
 	}
+	owed := l.owed
+	l.owed = false
 	list.mu.Unlock()
+	if owed {
+		k.sem.guard.later.add(l.id, l.slotID, l.doubtful.Load())
+	}
 }
 
 // renew renews a batch.
@@ -254,6 +275,11 @@ func (k *keeper) renew(batch []*Lease) {
 	s.stats.renewals.Add(uint64(len(batch)))
 	soon := now + max(k.every/10, k.tick)
 	for i, l := range batch {
+		if err := answers[i].Err; err == nil {
+			l.doubtful.Store(false)
+		} else if asked(err) {
+			l.doubtful.Store(true)
+		}
 		switch a := answers[i]; {
 		case a.Err != nil: // broken: tried again while there is trust
 			k.settle(l, min(soon, time.Duration(l.trust.Load())), func() { l.again = soon })
@@ -289,7 +315,7 @@ func (s *Semaphore) renewal(l *Lease, now time.Duration) store.Renewal {
 }
 
 // close ends every lease. Its slots are given back in the background, which Close
-// waits for.
+// waits for; here it waits until the renewals under way are answered.
 func (k *keeper) close() {
 	k.closed.Store(true)
 	var all []*Lease
@@ -305,7 +331,16 @@ func (k *keeper) close() {
 	for _, l := range all {
 		if l.end(ended) {
 			k.sem.local.ended(l)
-			k.sem.guard.later.add(l.id, l.slotID, false)
+			k.giveBack(l)
+		}
+	}
+	late := time.NewTimer(2 * k.sem.opt.StoreTimeout) // a renewal ends with its budget
+	defer late.Stop()
+	for range renewsFlying { // none begins any more
+		select {
+		case k.slots <- struct{}{}:
+		case <-late.C:
+			return
 		}
 	}
 }

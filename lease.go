@@ -36,7 +36,9 @@ type Lease struct {
 	again      time.Duration // not before, after a renewal that failed
 	kept       bool          // in one of the keeper's lists
 	renewing   chan struct{} // a renewal is under way; closed when it is answered
+	owed       bool          // to be given back once it is
 	local      atomic.Bool   // admitted or kept in an outage, without the store
+	doubtful   atomic.Bool   // the last renewal was not answered: it may reach the store yet
 }
 
 // The states of a lease. It goes from held to one of the others, once.
@@ -65,7 +67,7 @@ func (s *Semaphore) keep(l *Lease) {
 	s.stats.held.Add(1)
 	if !s.keeper.add(l) { // closed meanwhile
 		l.end(ended)
-		s.guard.later.add(l.id, l.slotID, false)
+		s.keeper.giveBack(l)
 	}
 }
 
@@ -188,10 +190,9 @@ func (l *Lease) lose(why string) {
 	if !l.end(lost) {
 		return
 	}
-	l.sem.keeper.remove(l)
 	l.sem.local.ended(l)
 	l.sem.stats.lost.Add(1)
-	l.sem.guard.later.add(l.id, l.slotID, false)
+	l.sem.keeper.giveBack(l)
 	l.sem.opt.Logger.Warn("gotsem: lease lost", "id", l.id, "why", why)
 }
 
@@ -230,17 +231,25 @@ func (l *Lease) Release(ctx context.Context) error {
 	r := s.releases.Get().(*store.Release)
 	defer s.releases.Put(r)
 	*r = store.Release{ID: l.id, SlotID: l.slotID, Grace: s.opt.Grace}
+	// Neither must one that was given up: then it is given back twice.
+	doubtful := l.doubtful.Load()
 	if s.opt.HandOver {
 		s.guard.handOver(r)
+		if doubtful {
+			s.guard.later.add(l.id, l.slotID, true)
+		}
 		return nil
 	}
 	if _, err := s.guard.release(detached(ctx), r); err != nil {
-		d := &debt{id: l.id, slotID: l.slotID}
+		d := &debt{id: l.id, slotID: l.slotID, doubtful: doubtful}
 		if inStore && !asked(err) {
 			d.lease = l
 		}
 		s.guard.later.put(d)
 		return fmt.Errorf("%w; it is released in the background, and lapses within %v at the latest", err, s.opt.TTL)
+	}
+	if doubtful {
+		s.guard.later.add(l.id, l.slotID, true)
 	}
 	return nil
 }

@@ -344,7 +344,7 @@ func TestTheContextOfALease(t *testing.T) {
 func TestReleaseWaitsForTheRenewalUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newShaky()
-		s := open(t, Options{Store: st, Limit: 1})
+		s := open(t, Options{Store: st, Limit: 1, StoreTimeout: 5 * time.Second})
 		l := mustTry(t, s, "id")
 		gate := make(chan struct{})
 		var order []string
@@ -723,6 +723,83 @@ func BenchmarkHandOver(b *testing.B) {
 			if err := l.Release(ctx); err != nil {
 				b.Error(err)
 			}
+		}
+	})
+}
+
+// registering has a renewal of a lease under way that registers it, as after an outage,
+// and returns it with what lets the store have it.
+func registering(t *testing.T, s *Semaphore, st *shaky) (l *Lease, land func()) {
+	t.Helper()
+	l = mustTry(t, s, "id")
+	s.local.mu.Lock()
+	s.local.add("id", 1)
+	s.local.mu.Unlock()
+	l.local.Store(true)
+	asks, lands := make(chan struct{}), make(chan struct{})
+	st.hooked(func(verb, _ string) {
+		if verb == "renew" {
+			close(asks)
+			<-lands
+		}
+	})
+	s.keeper.suspect(l.slotID)
+	<-asks
+	st.hooked(nil)
+	return l, sync.OnceFunc(func() { close(lands) })
+}
+
+// A lease ended while it was being registered: the registration came to the store after
+// the release, and nobody held the slot for one TTL.
+func TestARegistrationUnderWayLeftAGhost(t *testing.T) {
+	for how, end := range map[string]func(s *Semaphore, l *Lease){
+		"lost":     func(_ *Semaphore, l *Lease) { l.lose("the test says so") },
+		"released": func(_ *Semaphore, l *Lease) { _ = l.Release(context.Background()) },
+		"closed":   func(s *Semaphore, _ *Lease) { _ = s.Close() },
+	} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := newShaky()
+				s := open(t, Options{Store: st, Limit: 1})
+				l, land := registering(t, s, st)
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					end(s, l)
+				}()
+				synctest.Wait()
+				time.Sleep(DefaultStoreTimeout / 2)
+				land()
+				<-ended
+				time.Sleep(2 * backlogAgain)
+				if n := st.held(t, "id"); n != 0 {
+					t.Errorf("%d slots are held, and nobody holds them", n)
+				}
+			})
+		})
+	}
+}
+
+// The same, with a registration that was given up, and was on its way all the same.
+func TestARegistrationThatWasGivenUpLeftAGhost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newShaky()
+		s := open(t, Options{Store: st, Limit: 1})
+		l := mustTry(t, s, "id")
+		st.is(hangs, "renew")
+		s.keeper.suspect(l.slotID)
+		time.Sleep(DefaultStoreTimeout)
+		synctest.Wait()
+		mustRelease(t, l)
+		time.Sleep(backlogAgain / 2)
+		late := s.renewal(l, s.now())
+		late.Register = true
+		if kept := st.Store.Renew(context.Background(), []store.Renewal{late})[0]; kept.Kept != store.PutBack {
+			t.Fatalf("%+v", kept)
+		}
+		time.Sleep(backlogAgain)
+		if n := st.held(t, "id"); n != 0 {
+			t.Errorf("%d slots are held, and nobody holds them", n)
 		}
 	})
 }

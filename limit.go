@@ -15,18 +15,22 @@ const (
 	limitErrorAge = 5 * time.Second // the default that stands in for an error
 	limitPatience = time.Second     // most that one question may take
 	limitsKept    = 10_000          // ids
+	limitsAsked   = 500             // questions under way, two goroutines each; one that ignores its ctx may never end
 )
 
 // limits knows how many slots an id has: a number, or a question whose answers
 // are remembered. One question at a time is asked per id; while it is asked
-// again, the old answer is served.
+// again, the old answer is served. At most limitsAsked are asked at a time: with so many
+// under way, the fallback is served for limitErrorAge.
 type limits struct {
 	fallback int
 	ask      func(ctx context.Context, id string) (int, error) // nil: always fallback
 	log      *slog.Logger
 
-	mu    sync.Mutex
-	known map[string]*limitAnswer
+	mu         sync.Mutex
+	known      map[string]*limitAnswer
+	asked      int       // questions under way
+	complained time.Time // that there are too many
 }
 
 type limitAnswer struct {
@@ -53,12 +57,24 @@ func (l *limits) of(ctx context.Context, id string) (int, error) {
 		l.known[id] = a
 	}
 	first := a.until.IsZero()
-	if a.asking == nil && !time.Now().Before(a.until) {
-		a.asking = make(chan struct{})
-		go l.question(context.WithoutCancel(ctx), id, a)
+	complain := false
+	if now := time.Now(); a.asking == nil && !now.Before(a.until) {
+		if l.asked < limitsAsked {
+			l.asked++
+			a.asking = make(chan struct{})
+			go l.question(context.WithoutCancel(ctx), id, a)
+		} else {
+			a.limit, a.until = l.fallback, now.Add(limitErrorAge)
+			if complain = now.Sub(l.complained) >= limitErrorAge; complain {
+				l.complained = now
+			}
+		}
 	}
 	limit, asking := a.limit, a.asking
 	l.mu.Unlock()
+	if complain {
+		l.log.Error("gotsem: too many questions to the LimitFunc are not answered, using the default: it must return when its ctx is over", "under_way", limitsAsked, "id", id, "default", l.fallback, "asked_again_in", limitErrorAge)
+	}
 	if !first || asking == nil {
 		return limit, nil
 	}
@@ -123,6 +139,7 @@ func (l *limits) store(id string, a *limitAnswer, limit int, age time.Duration, 
 	}
 	if done {
 		a.asking = nil
+		l.asked--
 	}
 	l.mu.Unlock()
 	if err != nil {

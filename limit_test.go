@@ -182,6 +182,47 @@ func TestAHangingQuestion(t *testing.T) {
 	})
 }
 
+// A LimitFunc that ignores its ctx and never returned held two goroutines for each id
+// that was asked for.
+func TestQuestionsThatHangForEverPiledUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a asker
+		var log logged
+		forever := make(chan struct{})
+		a.does(func(context.Context, string) (int, error) { <-forever; return 7, nil })
+		s := open(t, Options{Limit: 3, LimitFunc: a.ask, Logger: log.logger()})
+		before := runtime.NumGoroutine()
+		for range 3 { // those that hang are not asked again, and neither are many others
+			var all sync.WaitGroup
+			for i := range 3 * limitsAsked {
+				all.Go(func() { limitIs(t, s, fmt.Sprint("id", i), 3) })
+			}
+			all.Wait()
+			time.Sleep(limitErrorAge)
+		}
+		synctest.Wait()
+		if n := a.asked.Load(); n != limitsAsked {
+			t.Errorf("asked %d times, %d may be under way", n, limitsAsked)
+		}
+		if n := runtime.NumGoroutine() - before; n > 2*limitsAsked+10 {
+			t.Errorf("%d goroutines wait for answers", n)
+		}
+		if lines := log.with("too many questions"); len(lines) == 0 || len(lines) > 3 {
+			t.Errorf("logged %d times: %.1q", len(lines), lines)
+		}
+		close(forever)
+		synctest.Wait()
+		for i := range 3 * limitsAsked { // all is well again
+			_, _ = s.Usage(context.Background(), fmt.Sprint("id", i))
+			synctest.Wait()
+			limitIs(t, s, fmt.Sprint("id", i), 7)
+		}
+		if n := a.asked.Load(); n != 3*limitsAsked {
+			t.Errorf("asked %d times for %d ids", n, 3*limitsAsked)
+		}
+	})
+}
+
 func TestAQuestionEndsWithItsAsker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a asker

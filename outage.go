@@ -77,6 +77,7 @@ func (g *guard) acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	}
 	r.Budget = g.timeout
 	d, err := g.store.Acquire(ctx, r)
+	r.Fresh = false
 	return d, g.leave(ctx, r.ID, err)
 }
 

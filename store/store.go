@@ -28,9 +28,10 @@
 //     somebody waits, nobody else is granted: not even a slot which the head of
 //     the line is too heavy to take.
 //   - A place in line lives [Life] after it was last asked for, a grant made to
-//     a waiter must be claimed (by asking again) within [Claim]. What is not
-//     claimed goes to the next; its waiter may come back with its ticket and
-//     stands where it stood.
+//     a waiter must be claimed (by asking again) within [Claim]; by one that has not
+//     asked for more than a second, before its place in line would have ended, or
+//     within a second if that is later. What is not claimed goes to the next; its
+//     waiter may come back with its ticket and stands where it stood.
 //   - Whoever makes or finds room hands it on in the same atomic step.
 //   - An id that nobody holds, waits for, or has set a limit for takes no room.
 //
@@ -73,8 +74,8 @@ type Store interface {
 
 	// Release gives a slot or a place in line back, and hands on the room. It
 	// reports whether there was something to give back: releasing twice, or
-	// what has lapsed, changes nothing. (A bare slot that has lapsed but was not
-	// swept yet may be reported as given back.)
+	// what has lapsed, changes nothing. (A bare slot that has lapsed, or was given
+	// back before, may be reported as given back.)
 	Release(ctx context.Context, r *Release) (freed bool, err error)
 
 	// Usage tells how an id stands, and changes nothing. The limit it answers
@@ -108,6 +109,10 @@ type Request struct {
 	// Bare asks for a slot and no more: no fence, no owner. It saves the store
 	// what it would have to remember about a lease.
 	Bare bool
+
+	// Fresh promises that SlotID is asked for the first time, so that a store need not
+	// look whether it holds something.
+	Fresh bool
 
 	// Budget is the most the store may take to answer, beside ctx. Zero: as
 	// long as ctx allows.

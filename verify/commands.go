@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -145,6 +146,108 @@ func runLocal(args []string) error {
 		if wrong := r.Bad(); len(wrong) > 0 {
 			bad++
 			fmt.Println("FAIL", strings.Join(wrong, "; "))
+		}
+	}
+	if bad > 0 {
+		return fmt.Errorf("%d of %d rounds broke a promise", bad, *rounds)
+	}
+	return nil
+}
+
+func runSplit(args []string) error {
+	f := flag.NewFlagSet("split", flag.ExitOnError)
+	rounds := f.Int("rounds", 20, "of each row")
+	side := f.Int("side", 3, "rounds that run at the same time")
+	apart := f.Duration("apart", 6*time.Second, "for how long the deposed primary takes writes")
+	verbose := f.Bool("v", false, "tell each round")
+	_ = f.Parse(args)
+	clocks, err := skew.Install()
+	if err != nil {
+		return err
+	}
+	defer clocks.Close()
+	const ttl = 1500 * time.Millisecond
+	fmt.Println("| new primary | most holders | slot-seconds above the limit, mean and worst | above it after the demotion, worst | most from one TTL after it | told lost | fences that fall: between the sides, after |\n|---|---|---|---|---|---|---|")
+	bad := 0
+	for _, row := range []struct {
+		what  string
+		grace time.Duration
+		skew  time.Duration
+	}{
+		{"without grace", -1, 0}, {"with grace", ttl + time.Second, 0},
+		{"with grace, its clock +60 s", ttl + time.Second, time.Minute}, {"with grace, its clock −60 s", ttl + time.Second, -time.Minute},
+	} {
+		got, err := faults.Splits(faults.Split{Limit: 10, TTL: ttl, Grace: row.grace, Apart: *apart, Skew: row.skew}, clocks, *rounds, *side)
+		if err != nil {
+			return err
+		}
+		faults.WriteSplit(os.Stdout, row.what, got)
+		for _, r := range got {
+			if *verbose {
+				fmt.Println(r)
+			}
+			if wrong := r.Bad(); len(wrong) > 0 && row.skew == 0 {
+				bad++
+				fmt.Println("FAIL", strings.Join(wrong, "; "))
+			}
+		}
+	}
+	if bad > 0 {
+		return fmt.Errorf("%d rounds broke what holds even then", bad)
+	}
+	return nil
+}
+
+func runPackets(args []string) error {
+	f := flag.NewFlagSet("packets", flag.ExitOnError)
+	seconds := f.Int("seconds", 60, "for how long")
+	seed := f.Uint64("seed", 1, "the seed")
+	_ = f.Parse(args)
+	type answer struct {
+		faults.PacketsResult
+		err error
+	}
+	got, err := faults.Within("packets", func(tb redistest.TB) answer {
+		r, err := faults.Packets(tb, time.Duration(*seconds)*time.Second, *seed)
+		return answer{r, err}
+	})
+	if err := errors.Join(err, got.err); err != nil {
+		return err
+	}
+	fmt.Println(got.PacketsResult)
+	if len(got.Wrong) > 0 {
+		return errors.New(strings.Join(got.Wrong, "; "))
+	}
+	return nil
+}
+
+func runCost(args []string) error {
+	f := flag.NewFlagSet("cost", flag.ExitOnError)
+	rounds := f.Int("rounds", 25, "how often each is measured, in turn")
+	_ = f.Parse(args)
+	rows, err := faults.Within("cost", func(tb redistest.TB) []faults.CostRow { return faults.Cost(tb, *rounds+1) })
+	if err != nil {
+		return err
+	}
+	faults.WriteCost(os.Stdout, rows)
+	return nil
+}
+
+func runAway(args []string) error {
+	f := flag.NewFlagSet("away", flag.ExitOnError)
+	away := f.Duration("away", 20*time.Second, "for how long the server is dead")
+	rounds := f.Int("rounds", 1, "how often")
+	_ = f.Parse(args)
+	bad := 0
+	for range *rounds {
+		r, err := faults.Within("away", func(tb redistest.TB) faults.AwayResult { return faults.Away(tb, *away, 2*time.Second, 0) })
+		if err != nil {
+			return err
+		}
+		fmt.Println(r)
+		if len(r.Wrong) > 0 {
+			bad++
+			fmt.Println("FAIL", strings.Join(r.Wrong, "; "))
 		}
 	}
 	if bad > 0 {

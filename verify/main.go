@@ -4,6 +4,7 @@
 //	go run . soak -seconds 600     random faults on a single server, Sentinel and Cluster
 //	go run . sim -seed 7           one seed of the simulator, told line by line
 //	go run . table -rounds 20      holders, with and without the grace, by fault
+//	go run . cost                  what the grace costs when nothing is wrong
 package main
 
 import (
@@ -29,6 +30,10 @@ var commands = map[string]struct {
 	"soak":    {runSoak, "random faults for a given time"},
 	"sim":     {runSim, "play seeds of the simulator"},
 	"table":   {runTable, "count holders in each fault, with the grace and without"},
+	"split":   {runSplit, "a split brain whose deposed primary goes on"},
+	"packets": {runPackets, "packets that vanish between network namespaces"},
+	"cost":    {runCost, "what the protection costs the server when nothing is wrong"},
+	"away":    {runAway, "a server that is killed, and comes back empty"},
 	"outage":  {runOutage, "what a call costs in each kind of outage, beside a plain client"},
 	"local":   {runLocal, "an outage under the policy Local, from three processes"},
 	"mutants": {runMutants, "break the rules one by one, and see that a check notices"},
@@ -53,7 +58,7 @@ func main() {
 		}
 	}
 	fmt.Fprintln(os.Stderr, "usage: go run . COMMAND [flags]")
-	for _, name := range []string{"check", "soak", "sim", "table", "outage", "local", "mutants"} {
+	for _, name := range []string{"check", "soak", "sim", "table", "split", "packets", "cost", "outage", "away", "local", "mutants"} {
 		if c, ok := commands[name]; ok {
 			fmt.Fprintf(os.Stderr, "  %-8s %s\n", name, c.what)
 		}

@@ -1,5 +1,5 @@
 // Package redistest gives tests and benchmarks real Redis servers, alone, under Sentinel or in a Cluster, and the means to break
-// them: killed, stopped, restarted without their data, slots half moved, and a network in between that delays, freezes and loses.
+// them: killed, stopped, restarted without their data, slots half moved, and a network in between that delays, freezes, loses and doubles.
 //
 //	srv := redistest.Start(t)              // one server on a port of its own
 //	rdb := srv.Client()                    // closed with the test

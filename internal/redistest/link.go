@@ -22,6 +22,13 @@ type link struct {
 	client     net.Conn
 	loseReply  bool // guarded by relay.mu
 
+	// Of the way to the client:
+	replies framer
+	begun   bool   // a reply has come in part
+	keeps   bool   // it is to be doubled
+	reply   []byte // then, what has come of it
+	copy    []byte // of a reply, for in front of the next
+
 	mu     sync.Mutex
 	server net.Conn      // nil until dialled
 	over   chan struct{} // closed by cut
@@ -131,6 +138,11 @@ func (l *link) write(to net.Conn, chunks <-chan chunk, toServer bool) {
 		}
 		switch l.relay.judge(l, c, toServer) {
 		case deliver:
+			if !toServer {
+				whole := l.double(c.data)
+				l.relay.delivered(len(whole) - len(c.data))
+				c.data = whole
+			}
 			if _, err := to.Write(c.data); err != nil {
 				l.cut()
 				return
@@ -141,6 +153,36 @@ func (l *link) write(to net.Conn, chunks <-chan chunk, toServer bool) {
 		case forget:
 		}
 	}
+}
+
+// double returns a chunk for the client, with copies in it where the relay wants any.
+func (l *link) double(data []byte) []byte {
+	out := make([]byte, 0, len(data))
+	for len(data) > 0 {
+		if !l.begun {
+			out = append(out, l.copy...)
+			l.begun, l.copy, l.keeps = true, nil, l.relay.doubling()
+		}
+		n, whole := l.replies.next(data)
+		out = append(out, data[:n]...)
+		if l.keeps {
+			l.reply = append(l.reply, data[:n]...)
+		}
+		data = data[n:]
+		if !whole {
+			continue
+		}
+		if l.keeps {
+			switch yes, how := l.relay.doubles(); {
+			case yes && how == AtOnce:
+				out = append(out, l.reply...)
+			case yes:
+				l.copy = bytes.Clone(l.reply)
+			}
+		}
+		l.begun, l.reply = false, l.reply[:0]
+	}
+	return out
 }
 
 // until sleeps until then; false if the link is cut.

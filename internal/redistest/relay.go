@@ -30,8 +30,11 @@ type Relay struct {
 	open       chan struct{}             // closed, unless the relay is a black hole
 	loseNext   int                       // replies to lose, whosesoever
 	loseWhen   func(request []byte) bool // picks the request whose reply to lose
+	double     int                       // replies to double, whosesoever
+	doubleHow  Copy
 
 	accepted, lost     int
+	doubled            int
 	toServer, toClient int64
 }
 
@@ -42,7 +45,16 @@ type RelayStats struct {
 	ToServer int64 // bytes delivered upstream
 	ToClient int64 // bytes delivered to clients
 	Lost     int   // replies lost by DropReplies and DropReplyWhen
+	Doubled  int   // replies of which a copy was delivered, or waits for the next reply
 }
+
+// Copy is when the copy of a reply that is doubled arrives.
+type Copy int
+
+const (
+	AtOnce     Copy = iota // with the reply
+	BeforeNext             // in front of the next reply on the connection: whoever asked for that one reads the copy first
+)
 
 // NewRelay starts a relay to an upstream host:port. It ends with the test, connections and all. If upstream refuses, the relay's
 // clients see their connection close; use Refuse for a refusal.
@@ -78,7 +90,9 @@ func (r *Relay) Addr() string { return r.addr }
 func (r *Relay) Stats() RelayStats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return RelayStats{Accepted: r.accepted, Open: len(r.links), ToServer: r.toServer, ToClient: r.toClient, Lost: r.lost}
+	return RelayStats{
+		Accepted: r.accepted, Open: len(r.links), ToServer: r.toServer, ToClient: r.toClient, Lost: r.lost, Doubled: r.doubled,
+	}
 }
 
 // SetDelay makes every chunk that is read from now on arrive d later, in each direction, so that a round trip takes 2d longer. It
@@ -103,6 +117,16 @@ func (r *Relay) DropReplyWhen(match func(request []byte) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.loseWhen = match
+}
+
+// DoubleReplies delivers each of the next n replies twice, whichever connections they belong to, so that whoever does not notice is
+// one reply behind from then on. A reply is a whole one of the protocol, also within a pipeline's chunk; a subscription's messages
+// and the answer to a new connection's HELLO count too. Bytes that began before the call are not doubled. It takes the place of an
+// earlier n; 0 ends it.
+func (r *Relay) DoubleReplies(n int, how Copy) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.double, r.doubleHow = n, how
 }
 
 // FreezeExisting makes the connections of this moment half-open for good: they stay up for both sides and carry nothing more in
@@ -243,4 +267,30 @@ func (r *Relay) judge(l *link, c chunk, toServer bool) fate {
 		r.toClient += int64(len(c.data))
 		return deliver
 	}
+}
+
+// doubles decides whether the reply that has just ended is to be delivered twice.
+func (r *Relay) doubles() (yes bool, how Copy) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.double == 0 {
+		return false, AtOnce
+	}
+	r.double--
+	r.doubled++
+	return true, r.doubleHow
+}
+
+// delivered counts bytes that are delivered on top.
+func (r *Relay) delivered(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.toClient += int64(n)
+}
+
+// doubling reports whether replies are to be doubled.
+func (r *Relay) doubling() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.double > 0
 }

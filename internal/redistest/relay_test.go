@@ -9,6 +9,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -250,4 +252,70 @@ func TestRelayToADeadServerHangsUp(t *testing.T) {
 	c := dial(t, relay.Addr())
 	c.say("PING")
 	c.wantPong()
+}
+
+func (c *caller) want(line string) {
+	c.t.Helper()
+	if got, err := c.hear(5 * time.Second); got != line {
+		c.t.Errorf("heard %q, %v, want %q", got, err, line)
+	}
+}
+
+func TestRelayDoublesRepliesAtOnce(t *testing.T) {
+	t.Parallel()
+	relay := NewRelay(t, Start(t).Addr())
+	c := dial(t, relay.Addr())
+	relay.DoubleReplies(2, AtOnce)
+	c.say("ECHO a\r\nECHO b\r\nECHO c") // a pipeline, answered in one chunk or in several
+	for _, line := range []string{"$1", "a", "$1", "a", "$1", "b", "$1", "b", "$1", "c"} {
+		c.want(line)
+	}
+	c.wantSilence()
+	if got := relay.Stats(); got.Doubled != 2 || got.ToClient != 5*7 {
+		t.Errorf("%+v, want 2 doubled and 35 bytes", got)
+	}
+}
+
+func TestCopyOfAReplyComesBeforeTheNext(t *testing.T) {
+	t.Parallel()
+	relay := NewRelay(t, Start(t).Addr())
+	c := dial(t, relay.Addr())
+	relay.DoubleReplies(1, BeforeNext)
+	c.say("ECHO a")
+	c.want("$1")
+	c.want("a")
+	c.wantSilence()
+	c.say("ECHO b")
+	for _, line := range []string{"$1", "a", "$1", "b"} {
+		c.want(line)
+	}
+	c.wantSilence()
+}
+
+func TestFramerFindsTheEndsOfReplies(t *testing.T) {
+	t.Parallel()
+	replies := []string{
+		"+OK\r\n", "-ERR no\r\n", ":1\r\n", "$5\r\na\r\nbc\r\n", "$-1\r\n", "$0\r\n\r\n", "*-1\r\n", "*0\r\n", "_\r\n", "#t\r\n", ",1.5\r\n",
+		"*3\r\n:1\r\n*2\r\n$1\r\nx\r\n*0\r\n:2\r\n", "%2\r\n+a\r\n:1\r\n+b\r\n*1\r\n:2\r\n", ">3\r\n+message\r\n+c\r\n$1\r\n*\r\n",
+		"|1\r\n+ttl\r\n:3\r\n$1\r\nx\r\n", "~1\r\n=5\r\ntxt:a\r\n", "*1\r\n%0\r\n",
+	}
+	for _, piece := range []int{1, 2, 3, 1000} {
+		var f framer
+		var got []string
+		var begun []byte
+		for data := []byte(strings.Join(replies, "")); len(data) > 0; {
+			chunk := data[:min(piece, len(data))]
+			data = data[len(chunk):]
+			for len(chunk) > 0 {
+				n, whole := f.next(chunk)
+				begun = append(begun, chunk[:n]...)
+				if chunk = chunk[n:]; whole {
+					got, begun = append(got, string(begun)), nil
+				}
+			}
+		}
+		if !slices.Equal(got, replies) {
+			t.Errorf("in pieces of %d: %q, want %q", piece, got, replies)
+		}
+	}
 }

@@ -29,6 +29,10 @@ type shard struct {
 // spares bounds what a shard keeps for reuse.
 const spares = 32
 
+// claimLeast is how long a grant waits at least for its waiter, whose place in line may
+// be about to end.
+const claimLeast = time.Second
+
 const never = time.Duration(1<<63 - 1)
 
 // entry is all that is known of one id.
@@ -153,8 +157,11 @@ func (e *entry) advance(sh *shard, now time.Duration) {
 		case e.active+head.weight > limit:
 			return
 		default:
+			// A grant does not make the dead live longer than their place in line, but by
+			// what being woken may take. Who lives has asked within the last second.
+			claim := min(store.Claim, max(head.until-now, claimLeast))
 			e.unline(head)
-			e.hold(sh, head, now, now+store.Claim)
+			e.hold(sh, head, now, now+claim)
 			sh.wake(head.id)
 		}
 	}

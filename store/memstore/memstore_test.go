@@ -198,6 +198,23 @@ func TestTimesAreExact(t *testing.T) {
 			stands(t, s, 0, 0)
 		})
 	})
+	t.Run("a claim of one that has not asked for long", func(t *testing.T) {
+		for _, asked := range []struct{ before, left time.Duration }{
+			{time.Second - 1, store.Claim}, {1500 * time.Millisecond, 1500 * time.Millisecond}, {store.Life - 1, claimLeast},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				s := New()
+				ask(t, s, "id", "a")
+				ask(t, s, "id", "b", wait)
+				time.Sleep(asked.before)
+				release(t, s, "id", "a")
+				time.Sleep(asked.left - 1)
+				stands(t, s, 1, 0)
+				time.Sleep(time.Nanosecond)
+				stands(t, s, 0, 0)
+			})
+		}
+	})
 }
 
 func TestTheDeadInTheMiddleTakeNoPlace(t *testing.T) {

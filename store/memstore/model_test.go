@@ -66,7 +66,7 @@ func (m *model) settle(now time.Duration) {
 		m.line = m.line[1:]
 		m.woken = append(m.woken, head.id)
 		if !tooHeavy {
-			head.until = now + store.Claim
+			head.until = now + min(store.Claim, max(head.until-now, time.Second))
 			m.held = append(m.held, head)
 		}
 	}

@@ -25,10 +25,11 @@ import (
 //     goroutines of the store, which may be left behind (see pump).
 type client struct {
 	redis.UniversalClient
-	direct  bool // calls end with their ctx
-	shared  bool // the pool is the caller's: waiting for a connection needs a bound too
-	cluster bool // keys of different slots do not go into one call
-	perID   bool // nor do keys of different ids
+	direct  bool                  // calls end with their ctx
+	shared  bool                  // the pool is the caller's: waiting for a connection needs a bound too
+	cluster bool                  // keys of different slots do not go into one call
+	perID   bool                  // nor do keys of different ids
+	once    redis.UniversalClient // nil, or the same client where a command is sent once, whatever becomes of it
 	twin    interface{ Close() error }
 
 	reloaded atomic.Int64 // when the Cluster was last asked who serves what, Unix ms
@@ -57,7 +58,9 @@ func newClient(rdb redis.UniversalClient) *client {
 		t.MinIdleConns = 0
 		t.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 		twin := redis.NewClient(&t)
-		return &client{UniversalClient: twin, direct: true, twin: twin}
+		once := twin.WithTimeout(twinTimeout) // over the same pool
+		once.Options().MaxRetries = 0         // its own copy
+		return &client{UniversalClient: twin, once: once, direct: true, twin: twin}
 	case *redis.ClusterClient:
 		o := c.Options()
 		if o.ContextTimeoutEnabled {
@@ -78,6 +81,14 @@ func newClient(rdb redis.UniversalClient) *client {
 		return &client{UniversalClient: c, perID: true}
 	}
 	return &client{UniversalClient: rdb, perID: true}
+}
+
+// trips is the client that trips are made with.
+func (c *client) trips() redis.UniversalClient {
+	if c.once != nil {
+		return c.once
+	}
+	return c.UniversalClient
 }
 
 // hearing subscribes to a channel. A Ring panics there when none of its shards is up.

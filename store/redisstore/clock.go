@@ -21,15 +21,25 @@ type clock struct {
 	jumped         bool      // proven, and not yet told
 	jump           int64     // the earliest that it can have been, by the new clock, ms
 	met            bool      // a call found the marker, or made it
+
+	// By how much the clock was behind, when it was last read, what fences and tickets
+	// may have risen to before it went back. They rise on by half of the time that passes.
+	behind time.Duration
 }
 
 // jumpMax is how much a server's clock may run ahead or behind in one step.
 const jumpMax = 400 * time.Millisecond
 
+// numbersAhead is by how much fences may be ahead of the clock that they are read off:
+// several are given in one microsecond, and the clock is told in milliseconds.
+const numbersAhead = 2 * time.Millisecond
+
 // header returns what a call says about the clock: '0' if this marker was never
-// met, '1' if it was, '2' if the clock is proven to have jumped; what the clock
-// said; and how many ms ago. With '2' it is when the clock can have jumped at the
-// earliest: a loss that was noticed since has taken care of it.
+// met, '1' if it was; what the clock said; and how many ms ago. '2' if the clock is
+// proven to have jumped: when that can have been at the earliest, since a loss that was
+// noticed later has taken care of it; and by how many ms it is behind the fences that
+// were given before. '4' if it is behind them and nothing else is new: what it should say
+// now, and by how many ms.
 func (c *clocks) header(slot uint16, now time.Time) (seen byte, server, ago int64) {
 	if c.local {
 		slot = 0
@@ -41,14 +51,19 @@ func (c *clocks) header(slot uint16, now time.Time) (seen byte, server, ago int6
 	if c.strict || k != nil && k.met {
 		seen = '1'
 	}
-	switch {
-	case k == nil:
+	if k == nil {
 		return seen, 0, 0
-	case k.jumped:
-		return '2', k.jump, 0
 	}
 	// A call that was sent later may have been answered before this one is built.
-	return seen, k.server, max(0, now.Sub(k.sent).Milliseconds())
+	since := max(0, now.Sub(k.sent))
+	ago = since.Milliseconds()
+	switch behind := max(0, k.behind-since/2).Milliseconds(); {
+	case k.jumped:
+		return '2', k.jump, behind
+	case behind > 0 && seen == '1':
+		return '4', k.server + ago, behind
+	}
+	return seen, k.server, ago
 }
 
 // read notes that a call read the clock. The server read it between sending and
@@ -79,16 +94,38 @@ func (c *clocks) read(slot uint16, server int64, sent, received time.Time, told 
 	k.met = k.met || met
 	step := time.Duration(server-k.server) * time.Millisecond
 	most, least := received.Sub(k.sent), sent.Sub(k.received)
-	switch {
-	case k.jumped:
-		k.jumped = !told || !met
-	case sent.Before(k.sent):
+	proven := k.jumped
+	k.jumped = proven && !(told && met)
+	if sent.Before(k.sent) {
 		return // an older call, answered later
-	case step > most+jumpMax || step < least-jumpMax:
+	}
+	if step < least-jumpMax {
+		k.behind += most - step + numbersAhead
+	} else {
+		k.behind = max(0, k.behind-max(0, step)/2)
+	}
+	if !proven && (step > most+jumpMax || step < least-jumpMax) {
 		// A machine that slept measures too little by its own clock, and must not
 		// accuse the server: its wall clock shows it.
 		wall := received.Round(0).Sub(k.sent.Round(0))
 		k.jumped, k.jump = (wall-most).Abs() < jumpMax, server-most.Milliseconds()
 	}
 	k.server, k.sent, k.received = server, sent, received
+}
+
+// gave notes a fence or a ticket that the server gave. It is ahead of the clock if that
+// went back, and another process may have known better how far it had got.
+func (c *clocks) gave(slot uint16, number uint64) {
+	if c.local {
+		slot = 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k := c.of[slot]; k != nil {
+		ahead := time.Duration(int64(number)/1000-k.server) * time.Millisecond
+		if ahead > jumpMax { // else it is how far the clock has gone
+			// Rounded down: else each grant would raise the next.
+			k.behind = max(k.behind, ahead)
+		}
+	}
 }

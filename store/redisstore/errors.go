@@ -56,6 +56,12 @@ func isNetwork(err error) bool {
 		redis.HasErrorPrefix(err, "CLUSTERDOWN") || redis.HasErrorPrefix(err, "READONLY")
 }
 
+// isBroken reports whether err means that a connection ended, so that a new one may
+// serve.
+func isBroken(err error) bool {
+	return err != nil && !isTimeout(err) && !errors.Is(err, context.Canceled) && (isNetwork(err) || errors.Is(err, io.ErrUnexpectedEOF))
+}
+
 func isConfig(err error) bool { return errors.Is(classify(err), store.ErrConfig) }
 
 // isTimeout reports whether err means that Redis did not answer in time.

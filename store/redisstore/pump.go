@@ -3,13 +3,16 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 const (
 	batchMax     = 128 // operations a trip: one script call of so many takes Redis about half a millisecond
 	inFlight     = 2   // trips under way
+	gatherYields = 8   // without a new caller, and the trip goes
 	abandonedMax = 8   // trips on a client that does not end them in time
 )
 
@@ -19,6 +22,10 @@ const (
 // the next trip. So nothing waits for a timer, one caller alone pays for nothing,
 // and a thousand share their trips.
 //
+// Where there is a crowd, a trip that ends wakes many at once, and the first of them
+// finds a trip free: it lets the others run before it goes, so that they ride along
+// and not behind it.
+//
 // On a client whose calls do not end with their ctx (see client), trips are made on
 // goroutines of the pump, and a trip that does not end is left behind.
 type pump struct {
@@ -27,6 +34,9 @@ type pump struct {
 	mu        sync.Mutex
 	queue     []*op
 	flying    int
+	gathering bool         // one of flying has not gone yet: what is in the queue is its
+	crowd     bool         // the last trip that ended was not the only one, or not for one caller
+	arrived   atomic.Int32 // the length of queue, roughly
 	abandoned int
 	ghosts    map[string]chan struct{} // acquires whose callers left while they were under way, by slot id
 }
@@ -37,38 +47,37 @@ var errTimeout = fmt.Errorf("redisstore: no answer from Redis in time: %w", cont
 // An error is about the trip; what Redis answered is in o. left reports that the
 // caller has left o under way: it must not touch it any more.
 func (p *pump) do(ctx context.Context, o *op) (left bool, err error) {
-	if o.verb.whole() == release {
-		p.awaitGhost(ctx, o.slot)
-	}
 	o.due = time.Now().Add(o.budget)
 	if d, ok := ctx.Deadline(); ok && d.Before(o.due) {
 		o.due, o.hasty = d, true
 	}
 	direct := p.store.client.direct
 	p.mu.Lock()
-	if p.flying < inFlight && direct {
+	if len(p.ghosts) > 0 && o.verb.whole() == release {
+		p.awaitGhost(ctx, o.slot)
+	}
+	alone := len(p.queue) == 0 && !p.crowd
+	if p.flying < inFlight && direct && !p.gathering && len(p.queue) < batchMax && (alone || !o.hasty) {
 		p.flying++
-		if len(p.queue) == 0 {
-			p.mu.Unlock()
-			o.alone[0] = o
-			p.trip(ctx, o.alone[:], o)
-			return false, o.err
-		}
-		if len(p.queue) < batchMax { // handed-over releases: they ride along
-			p.queue = append(p.queue, o)
-			batch, _ := p.take()
-			p.mu.Unlock()
-			p.trip(context.WithoutCancel(ctx), batch, o)
-			return false, o.err
-		}
-		p.flying--
+		p.queue = append(p.queue, o) // behind handed-over releases: they ride along
+		p.lead(ctx, o, p.crowd)
+		return false, o.err
 	}
 	if o.turn == nil {
 		o.turn = make(chan struct{}, 1)
 	}
 	p.queue = append(p.queue, o)
-	p.launch()
+	p.arrived.Store(int32(len(p.queue)))
+	p.next()
 	p.mu.Unlock()
+	if ctx.Done() == nil && direct { // what is under way ends in time
+		<-o.turn
+		if o.lead {
+			p.mu.Lock()
+			p.lead(ctx, o, true)
+		}
+		return false, o.err
+	}
 	var late <-chan time.Time
 	if o.hasty || !direct {
 		timer := time.NewTimer(time.Until(o.due))
@@ -86,11 +95,41 @@ func (p *pump) do(ctx context.Context, o *op) (left bool, err error) {
 			return true, errTimeout
 		}
 	}
-	if batch := o.lead; batch != nil {
-		o.lead = nil
-		p.trip(context.WithoutCancel(ctx), batch, o)
+	if o.lead {
+		p.mu.Lock()
+		p.lead(ctx, o, true)
 	}
 	return false, o.err
+}
+
+// gather lets those run who were just woken, for as long as they come here.
+func (p *pump) gather() {
+	for n, still := p.arrived.Load(), 0; n < batchMax/2 && still < gatherYields; {
+		runtime.Gosched()
+		if m := p.arrived.Load(); m != n {
+			n, still = m, 0
+		} else {
+			still++
+		}
+	}
+}
+
+// lead makes the next trip, and o is in it. mu is held, and given back.
+func (p *pump) lead(ctx context.Context, o *op, gather bool) {
+	if gather && len(p.queue) < batchMax/2 {
+		p.gathering = true
+		p.mu.Unlock()
+		p.gather()
+		p.mu.Lock()
+	}
+	p.gathering = false
+	t := p.take()
+	p.next()
+	p.mu.Unlock()
+	if len(t.ops) > 1 {
+		ctx = context.WithoutCancel(ctx)
+	}
+	p.fly(ctx, t, o)
 }
 
 // enqueue has o carried without waiting for it. o.async hears how it ended.
@@ -99,7 +138,7 @@ func (p *pump) enqueue(o *op) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.queue = append(p.queue, o)
-	p.launch()
+	p.next()
 }
 
 // leave is what a caller does whose time is over. It returns false if o was
@@ -112,7 +151,7 @@ func (p *pump) leave(o *op) bool {
 		return false
 	}
 	defer p.mu.Unlock()
-	if o.lead != nil {
+	if o.lead {
 		<-o.turn
 		return false
 	}
@@ -126,14 +165,15 @@ func (p *pump) leave(o *op) bool {
 	return true
 }
 
-// awaitGhost keeps a release from overtaking the acquire that it cleans up after.
+// awaitGhost keeps a release from overtaking the acquire that it cleans up after. mu is
+// held, but not meanwhile.
 func (p *pump) awaitGhost(ctx context.Context, slot string) {
-	p.mu.Lock()
 	ghost := p.ghosts[slot]
-	p.mu.Unlock()
 	if ghost == nil {
 		return
 	}
+	p.mu.Unlock()
+	defer p.mu.Lock()
 	select {
 	case <-ghost:
 	case <-ctx.Done():
@@ -154,65 +194,75 @@ func (p *pump) lay(batch []*op) {
 	}
 }
 
-// take takes the next batch from the queue, and chooses who may lead it: the first
-// whose caller waits without a timer of its own. mu is held.
-func (p *pump) take() (batch []*op, leader *op) {
+// take takes the next trip from the queue. mu is held.
+func (p *pump) take() (t *trip) {
+	t = p.store.trip()
 	n := min(len(p.queue), batchMax)
-	batch = make([]*op, 0, n)
 	for i, o := range p.queue[:n] {
 		if o.gone {
 			p.lay(p.queue[i : i+1])
 			continue
 		}
-		if leader == nil && o.async == nil && !o.hasty {
-			leader = o
-		}
-		batch = append(batch, o)
+		t.ops = append(t.ops, o)
 	}
 	rest := copy(p.queue, p.queue[n:])
 	clear(p.queue[rest:])
 	p.queue = p.queue[:rest]
-	return batch, leader
+	return t
 }
 
-// launch has what is in the queue carried by a goroutine of the pump, if a trip is
-// free. mu is held.
-func (p *pump) launch() {
-	if p.flying >= inFlight {
+// next has the next trip made, if there is something to carry and a trip is free: by the
+// first in the queue whose caller waits without a timer of its own, or by a goroutine of
+// the pump. mu is held.
+func (p *pump) next() {
+	if len(p.queue) == 0 || p.flying >= inFlight || p.gathering {
 		return
 	}
 	p.flying++
-	go func() {
-		p.mu.Lock()
-		batch, _ := p.take() // what has gathered by now
-		p.mu.Unlock()
-		p.carry(batch)
-	}()
+	p.gathering = true // until it runs
+	if p.store.client.direct {
+		for _, o := range p.queue[:min(len(p.queue), batchMax)] {
+			if !o.gone && o.async == nil && !o.hasty {
+				o.lead = true
+				o.turn <- struct{}{}
+				return
+			}
+		}
+	}
+	go p.carry()
 }
 
-// carry makes a trip on the goroutine that it is called on, one of the pump's.
-func (p *pump) carry(batch []*op) {
-	if len(batch) == 0 {
-		p.land(nil, false)
+// carry makes a trip on a goroutine of the pump.
+func (p *pump) carry() {
+	p.mu.Lock()
+	p.gathering = false
+	t := p.take()
+	if len(t.ops) == 0 { // all of them have left
+		p.flying--
+	}
+	p.next()
+	p.mu.Unlock()
+	if len(t.ops) == 0 {
+		p.store.recycle(t)
 		return
 	}
 	if p.store.client.direct {
-		p.trip(context.Background(), batch, nil)
+		p.fly(context.Background(), t, nil)
 		return
 	}
 	// What is left behind must not write into what was answered in its stead.
-	copies := make([]*op, len(batch))
-	for i, o := range batch {
-		copies[i] = &op{question: o.question}
+	copied := p.store.trip()
+	for _, o := range t.ops {
+		copied.ops = append(copied.ops, &op{question: o.question})
 	}
-	due := latest(batch)
+	due := latest(t.ops)
 	done := make(chan error, 1)
 	go func() {
 		ctx, cancel := context.WithDeadline(context.Background(), due)
 		defer cancel()
-		err := p.store.fly(ctx, copies)
+		err := p.store.fly(ctx, copied)
 		p.mu.Lock()
-		p.lay(copies)
+		p.lay(copied.ops)
 		p.mu.Unlock()
 		done <- err
 	}()
@@ -220,91 +270,83 @@ func (p *pump) carry(batch []*op) {
 	defer timer.Stop()
 	select {
 	case <-done:
-		for i, o := range batch {
-			o.answer = copies[i].answer
+		for i, o := range t.ops {
+			o.answer = copied.ops[i].answer
 		}
-		p.land(batch, false)
-		tell(batch, nil)
+		p.store.recycle(copied)
+		p.land(t, nil, false)
 		return
 	case <-timer.C:
 	}
-	for _, o := range batch {
+	for _, o := range t.ops {
 		o.err = errTimeout
 	}
 	p.mu.Lock()
-	for _, o := range batch {
+	for _, o := range t.ops {
 		o.landed = true // their ghosts stay until the trip really ends
 	}
 	p.abandoned++
+	var late []*op
 	full := p.abandoned >= abandonedMax
-	p.mu.Unlock()
-	tell(batch, nil)
 	if !full { // else its place is not given on before it has ended
-		p.land(nil, true)
+		late = p.end(true)
 	}
+	p.mu.Unlock()
+	tell(t.ops, nil)
+	tell(late, nil)
 	<-done
+	p.store.recycle(copied)
 	p.mu.Lock()
 	p.abandoned--
-	p.mu.Unlock()
 	if full {
-		p.land(nil, false)
+		p.end(false)
 	}
+	p.mu.Unlock()
 }
 
-// trip makes a round trip, on a client whose calls end with their ctx. self is the
-// op of the caller that makes it, if it is one.
-func (p *pump) trip(ctx context.Context, batch []*op, self *op) {
+// fly makes a trip, on a client whose calls end with their ctx. self is the op of the
+// caller that makes it, if it is one.
+func (p *pump) fly(ctx context.Context, t *trip, self *op) {
 	began := time.Now()
-	due := latest(batch)
+	budget, due := t.ops[0].budget, latest(t.ops)
 	if p.store.client.shared {
 		bounded, cancel := context.WithDeadline(ctx, due)
 		defer cancel()
 		ctx = bounded
 	} else if d, ok := ctx.Deadline(); !ok || due.Before(d) {
-		own := &batch[0].solo.ctx
-		*own = deadlineContext{ctx, due}
-		ctx = own
+		t.ctx = deadlineContext{ctx, due}
+		ctx = &t.ctx
 	}
-	err := p.store.fly(ctx, batch)
-	p.land(batch, err != nil && isTimeout(err) && time.Since(began) >= batch[0].budget)
-	tell(batch, self)
+	err := p.store.fly(ctx, t)
+	p.land(t, self, err != nil && isTimeout(err) && time.Since(began) >= budget)
 }
 
-// land ends a trip: what has gathered goes on the next. dead says that Redis did
-// not answer for a whole budget; who has waited for it meanwhile will not wait for
-// another one.
-func (p *pump) land(batch []*op, dead bool) {
+// land gives the answers of a trip to those who wait for them, and ends it.
+func (p *pump) land(t *trip, self *op, dead bool) {
 	p.mu.Lock()
-	p.lay(batch)
-	if dead {
-		late := p.queue
-		p.queue = nil
-		p.flying--
+	p.crowd = p.flying > 1 || len(t.ops) > 1
+	p.lay(t.ops)
+	late := p.end(dead)
+	p.mu.Unlock()
+	tell(t.ops, self)
+	tell(late, nil)
+	p.store.recycle(t)
+}
+
+// end gives a trip on: what has gathered goes on the next. dead says that Redis did
+// not answer for a whole budget; who has waited for it meanwhile will not wait for
+// another one, and is returned. mu is held.
+func (p *pump) end(dead bool) (late []*op) {
+	p.flying--
+	if dead && !p.gathering {
+		late, p.queue = p.queue, nil
 		p.lay(late)
-		p.mu.Unlock()
 		for _, o := range late {
 			o.err = errTimeout
 		}
-		tell(late, nil)
-		return
 	}
-	for len(p.queue) > 0 {
-		batch, leader := p.take()
-		if len(batch) == 0 {
-			continue // all of them have left
-		}
-		if leader != nil && p.store.client.direct {
-			leader.lead = batch
-			leader.turn <- struct{}{}
-			p.mu.Unlock()
-			return
-		}
-		p.mu.Unlock()
-		go p.carry(batch)
-		return
-	}
-	p.flying--
-	p.mu.Unlock()
+	p.next()
+	return late
 }
 
 // tell wakes the callers of a batch, but for self.

@@ -35,16 +35,20 @@ import (
 type Store struct {
 	prefix  string
 	client  *client
-	token   string    // of this store, among all that share the Redis
-	headers [2]string // of calls without grace; the second looks for lapsed slots
+	token   string // of this store, among all that share the Redis
+	head    string // of headers, after the first field
+	calls   atomic.Uint64
 	swept   atomic.Int64
 	clocks  clocks
 	ears    ears
 	pump    pump
-	ops     sync.Pool
+	ops     sync.Pool    // of *op
+	flights sync.Pool    // of *trip
 	grace   atomic.Int64 // ms, the longest that a request has brought along
 	durable durable
 	bad     error // why New's arguments cannot work
+
+	oneMarker string // the marker where there is one server
 
 	// reserved is what no id may begin with, where prefix is the beginning of ownKeys.
 	reserved string
@@ -103,9 +107,7 @@ func New(rdb redis.UniversalClient, prefix string, opts ...Option) *Store {
 	if s.client.cluster {
 		shard = "1"
 	}
-	for sweep := range s.headers {
-		s.headers[sweep] = fmt.Sprintf("%d %s %s %s", sweep, shard, s.token, plainClock)
-	}
+	s.head = fmt.Sprintf(" %s %s ", shard, s.token)
 	s.clocks.local = !s.client.cluster
 	s.ears.client, s.ears.token, s.ears.shards.ears = s.client, s.token, &s.ears
 	s.pump.store = s
@@ -113,6 +115,8 @@ func New(rdb redis.UniversalClient, prefix string, opts ...Option) *Store {
 		opt(s)
 	}
 	s.ops.New = func() any { return new(op) }
+	s.flights.New = func() any { return new(trip) }
+	s.oneMarker = markerKey(prefix, false, 0)
 	s.guardKeys()
 	if twin := s.client.twin; twin != nil {
 		// A semaphore from NewGotsem is never closed.
@@ -161,7 +165,7 @@ var errNoID = errors.New("redisstore: the id and the slot id must not be empty")
 // op returns an operation from the pool.
 func (s *Store) op(v verb, id, slotID string, budget time.Duration) *op {
 	o := s.ops.Get().(*op)
-	o.question = question{verb: v, takes: v.whole() == acquire, id: id, keys: keysOf(s.prefix, id), slot: slotID, budget: budget}
+	o.verb, o.takes, o.id, o.slot, o.budget = v, v.whole() == acquire, id, slotID, budget
 	if budget <= 0 {
 		o.budget = defaultBudget
 	}
@@ -173,19 +177,11 @@ func (s *Store) free(o *op, left bool) {
 	if left {
 		return
 	}
-	turn := o.turn
-	*o = op{turn: turn}
+	*o = op{turn: o.turn, keys: o.keys, named: o.named}
 	s.ops.Put(o)
 }
 
 const yes, no = "1", "0"
-
-func flag(b bool) string {
-	if b {
-		return yes
-	}
-	return no
-}
 
 // slack is how much longer than its last slot a key lives: Redis may count the end
 // of a key from a moment before the script read the clock.
@@ -203,7 +199,7 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	o.weight, o.limit, o.queue, o.ticket = int64(r.Weight), int64(r.Limit), int64(r.Queue), int64(r.Ticket)
 	o.ttl = r.TTL.Milliseconds()
 	o.keyTTL = o.ttl + slack
-	o.flag, o.owner, o.grace = flag(r.Bare), r.Owner, r.Grace.Milliseconds()
+	o.bare, o.fresh, o.owner, o.grace = r.Bare, r.Fresh, r.Owner, r.Grace.Milliseconds()
 	o.away = r.Away.Milliseconds()
 	if r.Bare && r.Weight == 1 && r.Queue <= 0 && o.grace == 0 {
 		o.verb = acquireBare
@@ -213,7 +209,7 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	}
 	shard := s.client.cluster && r.Queue > 0
 	if shard {
-		s.ears.shards.join(r.SlotID, o.keys.shardChannel(s.token))
+		s.ears.shards.join(r.SlotID, o.names(s.prefix).shardChannel(s.token))
 	}
 	left, err := s.pump.do(ctx, o)
 	var d store.Decision
@@ -270,7 +266,7 @@ func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
 		}
 		o := s.op(renew, r.ID, r.SlotID, budget)
 		o.ttl, o.weight, o.limit, o.fence = r.TTL.Milliseconds(), int64(r.Weight), int64(r.Limit), int64(r.Fence)
-		o.trust, o.grace, o.owner, o.flag = r.Trust.Milliseconds(), r.Grace.Milliseconds(), r.Owner, flag(r.Register)
+		o.trust, o.grace, o.owner, o.put = r.Trust.Milliseconds(), r.Grace.Milliseconds(), r.Owner, r.Register
 		o.away = r.Away.Milliseconds()
 		wait.Add(1)
 		o.async = func(_, _ string, err error) {
@@ -299,7 +295,7 @@ func (s *Store) Holders(ctx context.Context, id string) ([]store.Holder, error) 
 	if err != nil {
 		return nil, err
 	}
-	now := integer(reply, 0)
+	now := max(integer(reply, 0), -integer(reply, 0)) / callNumbers
 	var out []store.Holder
 	for at := 6; at+2 < len(reply); at += 3 {
 		slotID, _ := reply[at].(string)
@@ -444,17 +440,17 @@ func (s *Store) run(ctx context.Context, sc *script, id string, grace int64, arg
 	}
 	k := keysOf(s.prefix, id)
 	names := []string{k.s, k.m, k.q, k.l}
-	header := s.headers[0]
-	if grace > 0 {
-		c := &call{slot: k.slot, strict: true, sent: time.Now()}
-		header = *s.header(c)
-		names = append(names, markerKey(s.prefix, s.client.cluster, k.slot))
+	c := &call{place: place{verb: release, slot: k.slot}, strict: grace > 0, sent: time.Now(), number: int64(s.calls.Add(1) % callNumbers)}
+	if c.strict {
+		names = append(names, *s.marker(k.slot))
 	}
-	all := append(make([]any, 0, 2+len(args)), header)
+	all := append(make([]any, 0, 2+len(args)), *s.header(c))
 	if sc != usageScript {
 		all = append(all, grace)
 	}
-	reply, err := s.eval(ctx, sc, names, append(all, args...)...).Slice()
+	c.cmd = s.eval(ctx, sc, names, append(all, args...)...)
+	c.match()
+	reply, err := c.cmd.Slice()
 	if err != nil {
 		s.client.lookAround(err)
 	}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
+	"io"
 	"strconv"
 	"time"
 
@@ -50,11 +52,11 @@ func (v verb) whole() verb {
 type question struct {
 	verb  verb // a trip may change it from a bare one to the whole one
 	takes bool // it is one of the acquires
-	id    string
-	keys  keys
+	bare  bool // acquire: no fence, no owner
+	fresh bool // acquire: its slot id was never asked for before
+	put   bool // renew: register
 
-	slot, owner                  string
-	flag                         string // acquire: bare; renew: register
+	id, slot, owner              string
 	weight, limit, queue, ticket int64
 	ttl, keyTTL                  int64 // ms
 	fence, trust, grace          int64
@@ -77,102 +79,25 @@ type answer struct {
 type op struct {
 	question
 	answer
+	keys  keys   // see names
+	named string // the id that they are of
 
 	turn   chan struct{} // told once it is answered, or to lead a trip
-	lead   []*op         // the trip that it leads
+	lead   bool          // that
 	gone   bool          // its caller has left
 	landed bool          // it was answered
 	again  bool          // it was asked a second time
 	async  func(id, slotID string, err error)
 	next   *op // of the same group
-	alone  [1]*op
-	solo   solo
 }
 
-// call is one script call of a trip.
-type call struct {
-	verb   verb
-	slot   uint16
-	groups []*op // each the first of the ops of one id, in order
-	ops    int
-	strict bool  // the marker goes along
-	away   int64 // so does word of an outage
-	short  error // too few replicas have acknowledged its grants
-	cmd    *redis.Cmd
-	sent   time.Time
-	told   bool // it tells Redis that its clock jumped
-}
-
-// solo is what a trip with a single operation needs, so that it allocates nothing
-// of its own.
-type solo struct {
-	call call
-	list [1]*call
-	args [20]any
-	ctx  deadlineContext
-}
-
-// Arguments that are the same in every call.
-var (
-	argEval, argEvalsha = "eval", "evalsha"
-	argYes, argNo       = yes, no
-	argSmall            = [...]int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
-)
-
-// calls divides a batch into script calls: one per verb, on a Cluster one per verb
-// and slot. Within a call, the ops of one id stand together.
-func (s *Store) calls(batch []*op) []*call {
-	if len(batch) == 1 {
-		o := batch[0]
-		o.next = nil
-		o.solo.call = call{verb: o.verb, slot: o.keys.slot, groups: batch, ops: 1, strict: o.grace > 0, away: o.away}
-		o.solo.list[0] = &o.solo.call
-		return o.solo.list[:]
+// names makes the keys of the op's id, which the first of a group does for all of it. An
+// op that is used again for the same id has them.
+func (o *op) names(prefix string) *keys {
+	if o.named != o.id {
+		o.keys, o.named = keysOf(prefix, o.id), o.id
 	}
-	type place struct {
-		verb verb
-		ttl  int64 // of the bare ones, which share it
-		id   string
-		slot uint16
-	}
-	var out []*call
-	byPlace := make(map[place]*call, 4)
-	tails := make(map[string]*op, len(batch)) // the last op of an id's group in the verb at hand
-	for v := range verbs {
-		clear(tails)
-		for _, o := range batch {
-			if o.verb != v {
-				continue
-			}
-			o.next = nil
-			p := place{verb: v}
-			switch {
-			case s.client.perID:
-				p.id = o.id
-			case s.client.cluster:
-				p.slot = o.keys.slot
-			}
-			if v == acquireBare {
-				p.ttl = o.ttl
-			}
-			c := byPlace[p]
-			if c == nil {
-				c = &call{verb: v, slot: o.keys.slot}
-				byPlace[p] = c
-				out = append(out, c)
-			}
-			c.ops++
-			c.strict = c.strict || o.grace > 0
-			c.away = max(c.away, o.away)
-			if tail := tails[o.id]; tail != nil && tail.grace == o.grace && (v != acquireBare || tail.limit == o.limit && tail.ttl == o.ttl) {
-				tail.next = o
-			} else {
-				c.groups = append(c.groups, o)
-			}
-			tails[o.id] = o
-		}
-	}
-	return out
+	return &o.keys
 }
 
 // group returns how many ops stand behind the first of a group, itself included.
@@ -183,63 +108,194 @@ func (o *op) group() (n int64) {
 	return n
 }
 
+// call is one script call of a trip.
+type call struct {
+	place
+	groups []*op // each the first of the ops of one id, in order
+	ops    int
+	strict bool  // the marker goes along
+	away   int64 // so does word of an outage
+	short  error // too few replicas have acknowledged its grants
+	cmd    *redis.Cmd
+	number int64 // that its reply must repeat
+	sent   time.Time
+	told   bool // it tells Redis that its clock jumped
+}
+
+// place is what the operations of a call have in common.
+type place struct {
+	verb verb
+	ttl  int64  // of bare acquires
+	slot uint16 // on a Cluster
+	id   string // on a client of which nothing is known
+}
+
+// trip is what one round trip carries, and what it needs on the way: trips are used
+// again, so that they allocate next to nothing.
+type trip struct {
+	ops   []*op
+	calls []*call
+	ctx   deadlineContext
+
+	spare []*call
+	args  []any
+	nums  []int64
+	tails [256]tail
+	pass  uint64
+}
+
+// tail is the last op of a group, at a hash of its id. Where one is overwritten, an id
+// has two groups, which does no harm.
+type tail struct {
+	pass uint64
+	op   *op
+	call *call
+}
+
+var hashSeed = maphash.MakeSeed()
+
+// Arguments that are the same in every call.
+var (
+	argEval, argEvalsha = "eval", "evalsha"
+	argSmall            = [...]int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
+)
+
+func bits(one, two bool) (n int64) {
+	if one {
+		n++
+	}
+	if two {
+		n += 2
+	}
+	return n
+}
+
+// sort divides the ops into script calls: one per verb, on a Cluster one per verb and
+// slot. Within a call, the ops of one id stand together.
+func (s *Store) sort(t *trip) {
+	t.calls = t.calls[:0]
+	for v := range verbs {
+		t.pass++
+		first := len(t.calls)
+		for _, o := range t.ops {
+			if o.verb != v {
+				continue
+			}
+			o.next = nil
+			at := &t.tails[maphash.String(hashSeed, o.id)%uint64(len(t.tails))]
+			c := at.call
+			if at.pass == t.pass && at.op.id == o.id && at.op.grace == o.grace && (v != acquireBare || at.op.limit == o.limit && at.op.ttl == o.ttl) {
+				at.op.next = o
+			} else {
+				p := place{verb: v}
+				switch {
+				case s.client.perID:
+					p.id = o.id
+				case s.client.cluster:
+					p.slot = o.names(s.prefix).slot
+				}
+				if v == acquireBare {
+					p.ttl = o.ttl
+				}
+				c = t.call(p, first)
+				c.groups = append(c.groups, o)
+			}
+			*at = tail{t.pass, o, c}
+			c.ops++
+			c.strict = c.strict || o.grace > 0
+			c.away = max(c.away, o.away)
+		}
+	}
+}
+
+// call returns the call at p, one of t.calls[first:] or a new one.
+func (t *trip) call(p place, first int) *call {
+	for _, c := range t.calls[first:] {
+		if c.place == p {
+			return c
+		}
+	}
+	n := len(t.calls)
+	if n == len(t.spare) {
+		t.spare = append(t.spare, new(call))
+	}
+	c := t.spare[n]
+	*c = call{place: p, groups: c.groups[:0]}
+	t.calls = append(t.calls, c)
+	return c
+}
+
+// num makes n an argument.
+func (t *trip) num(n int64) *int64 {
+	if n < int64(len(argSmall)) {
+		return &argSmall[n]
+	}
+	t.nums = append(t.nums, n) // arguments may point into what it was before it grew
+	return &t.nums[len(t.nums)-1]
+}
+
 // command builds the command of c. With text Redis compiles the script, which it
 // needs after a restart or a fail-over.
-func (s *Store) command(ctx context.Context, c *call, text bool) *redis.Cmd {
+func (s *Store) command(ctx context.Context, t *trip, c *call, text bool) *redis.Cmd {
 	sc := verbScripts[c.verb]
 	c.sent = time.Now()
-	var nums []int64 // never grows: arguments point into it
-	num := func(n int64) *int64 {
-		if n < int64(len(argSmall)) {
-			return &argSmall[n]
-		}
-		if nums == nil {
-			nums = make([]int64, 0, 1+len(c.groups))
-		}
-		nums = append(nums, n)
-		return &nums[len(nums)-1]
-	}
-	perGroup, perOp := 2, [verbs]int{releaseBare: 1, release: 1, renew: 8, acquireBare: 1, acquire: 8}[c.verb]
+	c.number = int64(s.calls.Add(1) % callNumbers)
 	perID := [verbs]int{releaseBare: 2, release: 4, renew: 4, acquireBare: 3, acquire: 4}[c.verb]
 	nKeys := perID * len(c.groups)
 	if c.strict {
 		nKeys++
 	}
-	args := c.groups[0].solo.args[:0]
-	if c.ops > 1 {
-		args = make([]any, 0, 3+nKeys+3+perGroup*len(c.groups)+perOp*c.ops)
-	}
+	begin := len(t.args)
+	args := t.args
 	if text {
 		args = append(args, &argEval, &sc.text)
 	} else {
 		args = append(args, &argEvalsha, &sc.sha)
 	}
-	args = append(args, num(int64(nKeys)))
+	args = append(args, t.num(int64(nKeys)))
 	for _, g := range c.groups {
-		switch args = append(args, &g.keys.s, &g.keys.m); perID {
-		case 3:
+		args = append(args, &g.names(s.prefix).s)
+	}
+	switch c.verb {
+	case acquireBare:
+		for _, g := range c.groups {
+			args = append(args, &g.keys.m, &g.keys.l)
+		}
+	case releaseBare:
+		for _, g := range c.groups {
+			args = append(args, &g.keys.m)
+		}
+	default:
+		for _, g := range c.groups {
+			args = append(args, &g.keys.m)
+		}
+		for _, g := range c.groups {
+			args = append(args, &g.keys.q)
+		}
+		for _, g := range c.groups {
 			args = append(args, &g.keys.l)
-		case 4:
-			args = append(args, &g.keys.q, &g.keys.l)
 		}
 	}
 	if c.strict {
-		marker := markerKey(s.prefix, s.client.cluster, c.slot)
-		args = append(args, &marker)
+		args = append(args, s.marker(c.slot))
 	}
-	if c.verb.bare() {
-		sweep := &argNo
-		if s.sweepNow(c.sent) {
-			sweep = &argYes
+	// What was asked for the first time, and was not sent before, cannot be there.
+	sure := s.client.once != nil
+	switch c.verb {
+	case releaseBare:
+		args = append(args, t.num(4*c.number+bits(s.sweepNow(c.sent), false)))
+	case acquireBare:
+		for _, g := range c.groups {
+			for o := g; o != nil; o = o.next {
+				sure = sure && o.fresh
+			}
 		}
-		if args = append(args, sweep); c.verb == acquireBare {
-			args = append(args, &c.groups[0].ttl, &c.groups[0].keyTTL)
-		}
-	} else {
+		args = append(args, t.num(4*c.number+bits(s.sweepNow(c.sent), sure)), &c.groups[0].ttl, &c.groups[0].keyTTL)
+	default:
 		args = append(args, s.header(c))
 	}
 	for _, g := range c.groups {
-		switch args = append(args, num(g.group())); c.verb {
+		switch args = append(args, t.num(g.group())); c.verb {
 		case releaseBare:
 		case acquireBare:
 			args = append(args, &g.limit)
@@ -249,42 +305,49 @@ func (s *Store) command(ctx context.Context, c *call, text bool) *redis.Cmd {
 		for o := g; o != nil; o = o.next {
 			switch args = append(args, &o.slot); c.verb {
 			case renew:
-				args = append(args, &o.ttl, &o.weight, &o.fence, &o.trust, &o.flag, &o.owner, &o.limit)
+				args = append(args, &o.ttl, &o.weight, &o.fence, &o.trust, t.num(bits(o.put, false)), &o.owner, &o.limit)
 			case acquire:
-				args = append(args, &o.weight, &o.limit, &o.ttl, &o.queue, &o.ticket, &o.flag, &o.owner)
+				args = append(args, &o.weight, &o.limit, &o.ttl, &o.queue, &o.ticket, t.num(bits(o.bare, sure && o.fresh)), &o.owner)
 			}
 		}
 	}
-	return redis.NewCmd(ctx, args...)
+	t.args = args
+	return redis.NewCmd(ctx, args[begin:len(args):len(args)]...)
 }
+
+// marker is the name of the marker of a cluster slot.
+func (s *Store) marker(slot uint16) *string {
+	if !s.client.cluster {
+		return &s.oneMarker
+	}
+	name := markerKey(s.prefix, true, slot)
+	return &name
+}
+
+// callNumbers is how many calls there are until a number comes again.
+const callNumbers = 1024
 
 // header is ARGV[1]; the prelude says what is in it.
 func (s *Store) header(c *call) *string {
-	sweep := 0
-	if s.sweepNow(c.sent) {
-		sweep = 1
+	b := make([]byte, 0, 80)
+	b = append(b, byte('0'+bits(s.sweepNow(c.sent), false)))
+	b = append(b, s.head...)
+	b = strconv.AppendInt(b, c.number, 10)
+	seen, echo, ago := byte('0'), int64(0), int64(0)
+	if c.strict {
+		seen, echo, ago = s.clocks.header(c.slot, c.sent)
+		c.told = seen == '2'
+		if c.away > 0 && seen != '2' {
+			seen, echo, ago = '3', c.away, 0
+		}
 	}
-	if !c.strict {
-		return &s.headers[sweep]
-	}
-	seen, echo, ago := s.clocks.header(c.slot, c.sent)
-	c.told = seen == '2'
-	if c.away > 0 && seen != '2' {
-		seen, echo, ago = '3', c.away, 0
-	}
-	h := s.headers[sweep]
-	b := make([]byte, 0, len(h)+32)
-	b = append(b, h[:len(h)-len(plainClock)]...)
-	b = append(b, seen, ' ')
+	b = append(b, ' ', seen, ' ')
 	b = strconv.AppendInt(b, echo, 10)
 	b = append(b, ' ')
 	b = strconv.AppendInt(b, ago, 10)
-	h = string(b)
+	h := string(b)
 	return &h
 }
-
-// plainClock ends the header of a call without grace.
-const plainClock = "0 0 0"
 
 // sweepEvery is how often a process has calls that write look for lapsed slots.
 // They do not count either way; looking costs a command.
@@ -295,13 +358,22 @@ func (s *Store) sweepNow(now time.Time) bool {
 	return t-last >= int64(sweepEvery) && s.swept.CompareAndSwap(last, t)
 }
 
-// fly makes a round trip with a batch, and answers its ops. It returns an error if
-// Redis did not answer.
-func (s *Store) fly(ctx context.Context, batch []*op) error {
-	calls := s.calls(batch)
-	err := s.send(ctx, calls, false)
+// fly makes a round trip, and answers its ops. It returns an error if Redis did not
+// answer.
+func (s *Store) fly(ctx context.Context, t *trip) error {
+	s.sort(t)
+	t.args, t.nums = t.args[:0], t.nums[:0]
+	err := s.send(ctx, t, t.calls, false)
+	if s.client.once != nil && isBroken(err) && ctx.Err() == nil {
+		// A connection that Redis had closed, most often. What was carried out already is
+		// answered as done, since asking twice with one slot id is asking once.
+		for _, o := range t.ops {
+			o.fresh = false
+		}
+		err = s.send(ctx, t, t.calls, false)
+	}
 	var again []*call
-	for _, c := range calls {
+	for _, c := range t.calls {
 		if isNoScript(c.cmd.Err()) {
 			again = append(again, c)
 		}
@@ -309,35 +381,43 @@ func (s *Store) fly(ctx context.Context, batch []*op) error {
 	if len(again) > 0 {
 		// Its scripts are gone: after a restart, a fail-over, a SCRIPT FLUSH. Nothing
 		// of the call was run.
-		err = s.send(ctx, again, true)
+		err = s.send(ctx, t, again, true)
 	}
 	// A script stops at the first id that it fails on, such as a key of another type.
 	// One caller's bad luck is its own: the ids of such a call are asked for one by
-	// one. What was done already is answered as done, since asking twice with one slot
-	// id is asking once.
+	// one.
 	again = again[:0]
-	for _, c := range calls {
+	for _, c := range t.calls {
 		if e := c.cmd.Err(); e != nil && len(c.groups) > 1 && isConfig(e) {
 			for i, g := range c.groups {
-				again = append(again, &call{verb: c.verb, slot: c.slot, groups: c.groups[i : i+1], strict: g.grace > 0, ops: int(g.group())})
+				for o := g; o != nil; o = o.next {
+					o.fresh = false
+				}
+				again = append(again, &call{place: c.place, groups: c.groups[i : i+1], strict: g.grace > 0, ops: int(g.group())})
 			}
 			c.groups = nil
 		}
 	}
 	if len(again) > 0 {
-		_ = s.send(ctx, again, true)
+		_ = s.send(ctx, t, again, true)
 	}
 	// An id with leases, a line or a limit of its own is not for the bare verbs.
-	var rest []*op
-	for _, c := range append(calls, again...) {
-		rest = append(rest, s.read(c)...)
+	rest := s.trip()
+	for _, c := range t.calls {
+		rest.ops = s.read(c, rest.ops)
 	}
-	if len(rest) > 0 {
-		for _, o := range rest {
+	for _, c := range again {
+		rest.ops = s.read(c, rest.ops)
+	}
+	if len(rest.ops) > 0 {
+		for _, o := range rest.ops {
 			o.verb, o.again = o.verb.whole(), true
 		}
-		return s.fly(ctx, rest)
+		err = s.fly(ctx, rest)
+		s.recycle(rest)
+		return err
 	}
+	s.recycle(rest)
 	if err != nil {
 		s.client.lookAround(err)
 		if isConfig(err) {
@@ -347,25 +427,72 @@ func (s *Store) fly(ctx context.Context, batch []*op) error {
 	return err
 }
 
+// trip returns an empty trip.
+func (s *Store) trip() *trip { return s.flights.Get().(*trip) }
+
+// recycle has a trip used again, when its ops are answered and nobody leads it any
+// more.
+func (s *Store) recycle(t *trip) {
+	t.ops = t.ops[:0]
+	t.ctx = deadlineContext{}
+	if s.client.shared || !s.client.direct {
+		t.args, t.nums = nil, nil // its hooks may still look at them
+	}
+	s.flights.Put(t)
+}
+
 // send sends calls and waits for their answers. Its error is that of the first that
 // failed; each has its own.
-func (s *Store) send(ctx context.Context, calls []*call, text bool) error {
+func (s *Store) send(ctx context.Context, t *trip, calls []*call, text bool) error {
 	for _, c := range calls {
-		c.cmd = s.command(ctx, c, text)
+		c.cmd = s.command(ctx, t, c, text)
 	}
 	if s.durable.replicas > 0 {
 		return s.sendDurably(ctx, calls)
 	}
+	to := s.client.trips()
 	if len(calls) == 1 {
-		return s.client.Process(ctx, calls[0].cmd)
+		c := calls[0]
+		_ = to.Process(ctx, c.cmd)
+		c.match()
+		return c.cmd.Err()
 	}
-	pipe := s.client.Pipeline()
+	pipe := to.Pipeline()
 	for _, c := range calls {
 		_ = pipe.Process(ctx, c.cmd) // queued; it fails in Exec
 	}
 	_, err := pipe.Exec(ctx)
+	for _, c := range calls {
+		if c.match(); err == nil {
+			err = c.cmd.Err()
+		}
+	}
 	return err
 }
+
+// match makes an error of a reply that belongs to another call. A connection can be out
+// of step with its replies: something on the way delivers one twice, a client leaves one
+// unread. Believed, it would make a refusal a grant.
+func (c *call) match() {
+	if err := c.cmd.Err(); err != nil {
+		if redis.HasErrorPrefix(err, "ERR unknown subcommand") { // a script call has none
+			c.cmd.SetErr(errOutOfStep)
+		}
+		return
+	}
+	n, alone := c.cmd.Val().(int64)
+	if list, ok := c.cmd.Val().([]any); ok && len(list) > 0 {
+		n, alone = list[0].(int64)
+	}
+	if n < 0 && !c.verb.bare() {
+		n = -n
+	}
+	if !alone || (n%callNumbers+callNumbers)%callNumbers != c.number {
+		c.cmd.SetErr(errOutOfStep)
+	}
+}
+
+var errOutOfStep = fmt.Errorf("redisstore: Redis, or something on the way to it, answered another call than this one: %w", io.ErrUnexpectedEOF)
 
 // sendDurably sends calls and has the grants among them acknowledged by replicas. WAIT
 // speaks of the connection that it is sent on, so it goes in the same pipeline, and on
@@ -375,7 +502,7 @@ func (s *Store) sendDurably(ctx context.Context, calls []*call) (first error) {
 	for _, c := range calls {
 		pipe := s.client.Pipeline()
 		if cluster != nil {
-			node, err := cluster.MasterForKey(ctx, c.groups[0].keys.s)
+			node, err := cluster.MasterForKey(ctx, c.groups[0].names(s.prefix).s)
 			if err != nil {
 				c.cmd.SetErr(err)
 				first = cmp.Or(first, err)
@@ -388,9 +515,9 @@ func (s *Store) sendDurably(ctx context.Context, calls []*call) (first error) {
 		if c.verb == acquire {
 			acknowledged = pipe.Do(ctx, "wait", s.durable.replicas, s.durable.wait.Milliseconds())
 		}
-		if _, err := pipe.Exec(ctx); err != nil && first == nil {
-			first = err
-		}
+		_, err := pipe.Exec(ctx)
+		c.match()
+		first = cmp.Or(first, err, c.cmd.Err())
 		if acknowledged != nil && c.cmd.Err() == nil {
 			if n, err := acknowledged.Int(); err != nil {
 				c.short = classify(err)
@@ -418,91 +545,156 @@ const (
 
 var errClock = errors.New("redisstore: Redis and this process do not agree on how much time has passed")
 
-// read gives the answer of c to its ops. It returns those that the bare verbs do not
-// answer.
-func (s *Store) read(c *call) (rest []*op) {
+// read gives the answer of c to its ops. It adds those that the bare verbs do not
+// answer to rest.
+func (s *Store) read(c *call, rest []*op) []*op {
 	if len(c.groups) == 0 {
-		return nil
+		return rest
 	}
 	got, err := c.cmd.Result()
 	r := reply{name: verbScripts[c.verb].name, err: classify(err)}
 	if list, ok := got.([]any); ok {
 		r.list = list
-	} else if n, ok := got.(int64); ok { // one slot, one number
-		r.single[0] = n
-		r.one = true
+	} else if n, ok := got.(int64); ok { // one slot
+		r.one, r.single = true, (n-c.number)/callNumbers
 	}
-	if !c.verb.bare() {
-		if now := r.number(); c.strict && now != 0 {
-			s.clocks.read(c.slot, now, c.sent, time.Now(), c.told)
+	if c.verb.bare() && !r.one {
+		r.number() // the call's
+	}
+	switch c.verb {
+	case acquireBare:
+		for _, g := range c.groups {
+			rest = r.acquiredBare(g, rest)
 		}
+		return rest
+	case releaseBare:
+		for _, g := range c.groups {
+			rest = r.releasedBare(g, rest)
+		}
+		return rest
 	}
+	if now := r.number() / callNumbers; c.strict && now != 0 {
+		s.clocks.read(c.slot, now, c.sent, time.Now(), c.told)
+	}
+	var highest uint64 // fence or ticket
 	for _, g := range c.groups {
-		var not bool
 		for o := g; o != nil; o = o.next {
-			if not && c.verb.bare() || r.err != nil {
-				if o.err = r.err; r.err == nil {
-					rest = append(rest, o)
-				}
-				continue
-			}
+			again := false
 			switch c.verb {
-			case acquireBare:
-				n := r.number()
-				if not = n == notBareAcquire; not {
-					break
-				}
-				o.decision = store.Decision{Outcome: store.Granted, Active: int(n), Limit: int(o.limit)}
-				if n < 0 {
-					o.decision = store.Decision{Outcome: store.Full, Active: int(-n - 1), Limit: int(o.limit), RetryIn: ms(r.number())}
-				}
 			case acquire:
 				n := r.number()
-				if not = n == askAgain && !o.again; n == askAgain {
+				if again = n == askAgain && !o.again; n == askAgain {
 					n = 5
 				}
 				o.decision = store.Decision{
 					Outcome: outcomes[uint64(n)%uint64(len(outcomes))], Active: int(r.number()), Limit: int(r.number()), Waiting: int(r.number()),
 					Place: int(r.number()), Fence: uint64(r.number()), Ticket: uint64(r.number()), RetryIn: ms(r.number()),
 				}
-				if o.flag == yes { // bare: the line numbers all of its grants
+				highest = max(highest, o.decision.Fence, o.decision.Ticket)
+				if o.bare { // the line numbers all of its grants
 					o.decision.Fence = 0
 				}
 			case renew:
 				n := r.number()
-				if not = n == renewAgain && !o.again; n == renewAgain && o.again {
+				if again = n == renewAgain && !o.again; n == renewAgain && o.again {
 					r.err = errClock
 				}
 				o.kept = store.Kept(n)
 			default:
-				n := r.number()
-				if not = n == notBareRelease && c.verb == releaseBare; !not {
-					o.freed = n == 1
-				}
+				o.freed = r.number() == 1
 			}
 			if o.err = r.err; c.short != nil && c.verb == acquire && o.decision.Outcome == store.Granted {
 				o.err = c.short
 			}
-			if not && r.err == nil {
+			if again && r.err == nil {
 				rest = append(rest, o)
 			}
 		}
 	}
-	if !c.verb.bare() {
-		for ; r.err == nil && r.at < len(r.list); r.at++ {
-			if slotID, ok := r.list[r.at].(string); ok {
-				s.ears.wake(slotID)
-			}
+	if c.strict && highest > 0 {
+		s.clocks.gave(c.slot, highest)
+	}
+	for ; r.err == nil && r.at < len(r.list); r.at++ {
+		if slotID, ok := r.list[r.at].(string); ok {
+			s.ears.wake(slotID)
 		}
 	}
 	return rest
+}
+
+// acquiredBare reads what acquire_bare.lua answers for the ops of one id.
+func (r *reply) acquiredBare(g *op, rest []*op) []*op {
+	first := r.number()
+	if first == notBareAcquire && r.err == nil {
+		return g.appendTo(rest)
+	}
+	limit := int(g.limit)
+	granted := func(active int64) store.Decision {
+		return store.Decision{Outcome: store.Granted, Active: int(active), Limit: limit}
+	}
+	full := func(active int64) store.Decision {
+		return store.Decision{Outcome: store.Full, Active: int(active), Limit: limit, RetryIn: ms(r.number())}
+	}
+	if g.next == nil {
+		if first >= 0 {
+			g.decision = granted(first)
+		} else {
+			g.decision = full(-first - 1)
+		}
+		g.err = r.err
+		return rest
+	}
+	active := r.number()
+	o := g
+	for n := first; n > 0 && o != nil; n, o = n-1, o.next {
+		o.decision = granted(max(active-n+1, 1))
+	}
+	if o != nil {
+		none := full(active)
+		for refused := o; refused != nil; refused = refused.next {
+			refused.decision = none
+		}
+		for n := r.number(); n > 0; n-- { // but these were there already
+			place := r.number()
+			for o = g; place > 1 && o != nil; o = o.next {
+				place--
+			}
+			if o != nil {
+				o.decision = granted(active)
+			}
+		}
+	}
+	for o = g; o != nil; o = o.next {
+		o.err = r.err
+	}
+	return rest
+}
+
+// releasedBare reads what release_bare.lua answers for the ops of one id.
+func (r *reply) releasedBare(g *op, rest []*op) []*op {
+	n := r.number()
+	if n == notBareRelease && r.err == nil {
+		return g.appendTo(rest)
+	}
+	for o := g; o != nil; o = o.next {
+		o.freed, o.err = n == 1, r.err
+	}
+	return rest
+}
+
+// appendTo adds a group to ops.
+func (o *op) appendTo(ops []*op) []*op {
+	for ; o != nil; o = o.next {
+		ops = append(ops, o)
+	}
+	return ops
 }
 
 // reply is what a script answered, read from front to back.
 type reply struct {
 	name   string
 	list   []any
-	single [1]int64
+	single int64
 	one    bool
 	at     int
 	err    error
@@ -514,7 +706,7 @@ func (r *reply) number() int64 {
 		return 0
 	case r.one && r.at == 0:
 		r.at++
-		return r.single[0]
+		return r.single
 	case r.at >= len(r.list):
 		r.err = fmt.Errorf("redisstore: %s answered %d values where more were expected: does another version of its scripts run?", r.name, len(r.list))
 		return 0

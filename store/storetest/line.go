@@ -266,6 +266,31 @@ var lineTests = []subtest{
 		w.release("c", true)
 		w.is(w.ask("b"), store.Granted, 1, 1)
 	}},
+	{name: "a grant to one that has not asked for long is not kept for long", slow: true, test: func(w *world) {
+		// A grant made the dead live longer: by two seconds more than their place in line.
+		w.granted("a")
+		w.waits(1, "b")
+		w.waits(2, "c")
+		w.h.Advance(store.Life * 5 / 6)
+		w.waits(2, "c")
+		w.release("a", true)
+		w.stands(1, 1)
+		w.waits(1, "c")
+		w.pass(time.Second) // what being woken may take
+		w.is(w.ask("c"), store.Granted, 1, 0)
+		w.renew("b", store.Lost)
+	}},
+	{name: "a grant is kept for as long as being woken takes", slow: true, test: func(w *world) {
+		w.granted("a")
+		w.waits(1, "b")
+		w.waits(2, "c")
+		w.h.Advance(store.Life - w.unit)
+		w.waits(2, "c")
+		w.release("a", true)
+		w.h.Advance(time.Second - w.unit) // its place would have ended before
+		w.waits(1, "c")
+		w.is(w.ask("b"), store.Granted, 1, 1)
+	}},
 	{name: "a late claim is granted if nobody else wants it", slow: true, test: func(w *world) {
 		w.granted("a")
 		b := w.waits(1, "b")

@@ -52,24 +52,30 @@ func (c Check) Run(clocks *skew.Clocks) (notes string, err error) {
 // Checks returns all of them.
 func Checks() []Check {
 	all := []Check{ // the slow ones first
-		{"local", localKeepsTheCap},
-		{"random faults", func(c *checker) error { return randomFaults(c, 5) }},
-		{"cluster, 100 leases", hundredLeasesOutliveAPrimary},
-		{"cluster, migration", handOffsGoOnAfterAMigration},
-		{"half-open", halfOpenSubscriberIsReplaced},
-		{"limit", limitHolds},
-		{"send-time", trustCountsFromSending},
-		{"poll", pollWithoutPushes},
-		{"purge", graceKeepsWhatLooksLapsed},
-		{"stopped", stoppedServerLeavesNoGhosts},
-		{"give-up", givingUpInGraceGrantsNothing},
-		{"refused-first", refusalIsNoHistory},
-		{"restore", restoredServerIsALoss},
-		{"quiet-jump", clockStepBringsOneGrace},
-		{"history", historyIsLinear},
+		{Name: "local", run: localKeepsTheCap},
+		{Name: "random faults", run: func(c *checker) error { return randomFaults(c, 17) }},
+		{Name: "cluster, 100 leases", run: hundredLeasesOutliveAPrimary},
+		{Name: "cluster, migration", run: handOffsGoOnAfterAMigration},
+		{Name: "half-open", run: halfOpenSubscriberIsReplaced},
+		{Name: "limit", run: limitHolds},
+		{Name: "send-time", run: trustCountsFromSending},
+		{Name: "poll", run: pollWithoutPushes},
+		{Name: "purge", run: graceKeepsWhatLooksLapsed},
+		{Name: "stopped", run: stoppedServerLeavesNoGhosts},
+		{Name: "give-up", run: givingUpInGraceGrantsNothing},
+		{Name: "refused-first", run: refusalIsNoHistory},
+		{Name: "restore", run: restoredServerIsALoss},
+		{Name: "quiet-jump", run: clockStepBringsOneGrace},
+		{Name: "history", run: historyIsLinear},
+		{Name: "resume", run: grantsResume},
+		{Name: "packets", run: packetsVanish},
+		{Name: "split brain, min-replicas-to-write 0", run: splitLeavesNothing},
+		{Name: "order", run: orderSurvivesFaults},
+		{Name: "doubled", run: repliesDoubled},
+		{Name: "doubled late", run: repliesDoubledLate},
 	}
 	for _, f := range tableFaults {
-		all = append(all, Check{f.name, func(c *checker) error {
+		all = append(all, Check{Name: f.name, run: func(c *checker) error {
 			got := f.round(c, c.clocks, tableGrace, 1)
 			switch {
 			case got.most > tableLimit:

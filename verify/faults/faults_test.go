@@ -31,6 +31,34 @@ func TestMostIsWhatOverlaps(t *testing.T) {
 	}
 }
 
+func TestMostCountsWhoHeldBefore(t *testing.T) {
+	spans := []Span{
+		{ID: "a", Slot: "1", Weight: 3, Start: ms(0), End: ms(10)},
+		{ID: "a", Slot: "2", Weight: 1, Start: ms(20), End: ms(30)},
+	}
+	for from, want := range map[int]int{5: 3, 10: 1, 25: 1, 30: 0} {
+		if most, _ := Most(spans, "a", ms(from)); most != want {
+			t.Errorf("%d from %d ms on, want %d", most, from, want)
+		}
+	}
+}
+
+func TestExcessIsWhatIsAboveTheLimit(t *testing.T) {
+	spans := []Span{
+		{ID: "a", Slot: "1", Weight: 2, Start: ms(0), End: ms(1000)},
+		{ID: "a", Slot: "2", Weight: 1, Start: ms(500), End: ms(700)},
+		{ID: "a", Slot: "3", Weight: 1, Start: ms(600), End: ms(2000)},
+		{ID: "b", Slot: "4", Weight: 9, Start: ms(0), End: ms(2000)},
+	}
+	slots, until := Excess(spans, "a", 2, ms(400))
+	if want := 0.1 + 0.2 + 0.3; slots < want-1e-9 || slots > want+1e-9 || until != ms(600) {
+		t.Errorf("%v slot-seconds until %v, want %v until 600ms", slots, until, want)
+	}
+	if slots, until := Excess(spans, "a", 4, ms(400)); slots != 0 || until != 0 {
+		t.Errorf("%v slot-seconds until %v, want none", slots, until)
+	}
+}
+
 func TestJudgeSeesTooManyAndFencesThatFall(t *testing.T) {
 	fine := []Span{
 		{ID: "a", Slot: "1", Weight: 1, Fence: 5, Asked: ms(0), Start: ms(1), End: ms(10)},
@@ -60,6 +88,35 @@ func TestRefereeEndsWhatWasKilled(t *testing.T) {
 	}
 	if s := r.Spans()[0]; s.End != ms(5) || s.Told {
 		t.Errorf("%+v", s)
+	}
+}
+
+func TestOvertakenIsWhoStoodThere(t *testing.T) {
+	wait := func(slot string, ticket uint64, sent, back int) Ask {
+		return Ask{ID: "a", Slot: slot, Ticket: ticket, Sent: ms(sent), Back: ms(back)}
+	}
+	grant := func(slot string, ticket uint64, first, since, back int) Ask {
+		return Ask{ID: "a", Slot: slot, Ticket: ticket, First: ms(first), Since: ms(since), Sent: ms(back - 1), Back: ms(back), Granted: true}
+	}
+	for name, c := range map[string]struct {
+		asks          []Ask
+		judged, wrong int
+	}{
+		"a later ticket":                   {[]Ask{wait("x", 1, 0, 1), grant("y", 2, 5, 10, 20), wait("x", 1, 21, 22)}, 1, 1},
+		"an earlier ticket":                {[]Ask{wait("x", 3, 0, 1), grant("y", 2, 5, 10, 20), wait("x", 3, 21, 22)}, 1, 0},
+		"before a loss":                    {[]Ask{wait("x", 1, 0, 1), grant("y", 2, 5, 10, 20), wait("x", 1, 190, 210)}, 0, 0},
+		"after a loss":                     {[]Ask{wait("x", 1, 0, 1), wait("x", 1, 300, 301), grant("y", 2, 5, 310, 320), wait("x", 1, 321, 322)}, 1, 1},
+		"a newcomer":                       {[]Ask{wait("x", 1, 0, 1), grant("y", 0, 5, 5, 20), wait("x", 1, 21, 22)}, 1, 1},
+		"who asked at the same time":       {[]Ask{wait("x", 1, 0, 6), grant("y", 0, 5, 10, 20), wait("x", 1, 21, 22)}, 0, 0},
+		"who was not seen to wait after":   {[]Ask{wait("x", 1, 0, 1), grant("y", 2, 5, 10, 20), wait("x", 1, 19, 22)}, 0, 0},
+		"who was not seen to wait before":  {[]Ask{wait("x", 1, 0, 11), grant("y", 2, 5, 10, 20), wait("x", 1, 21, 22)}, 0, 0},
+		"who did not ask for two seconds":  {[]Ask{wait("x", 1, 0, 1), grant("y", 2, 5, 10, 20), wait("x", 1, 2021, 2022)}, 0, 0},
+		"who asked often":                  {[]Ask{wait("x", 1, 0, 1), wait("x", 1, 100, 101), wait("x", 1, 102, 103), grant("y", 2, 5, 110, 150), wait("x", 1, 151, 152)}, 1, 1},
+		"another id, or the same who asks": {[]Ask{{ID: "b", Slot: "x", Ticket: 1, Back: 1}, wait("y", 2, 5, 10), grant("y", 2, 5, 10, 20)}, 0, 0},
+	} {
+		if judged, wrong := Overtaken(c.asks, []Stretch{{ms(200), ms(210)}}); judged != c.judged || len(wrong) != c.wrong {
+			t.Errorf("%s: %d judged, %q, want %d and %d", name, judged, wrong, c.judged, c.wrong)
+		}
 	}
 }
 

@@ -109,6 +109,14 @@ func (p *Pair) Promote() {
 	p.must(err)
 }
 
+// Demote makes the primary a replica of the promoted one, as whoever finds two does.
+func (p *Pair) Demote() {
+	host, port, err := net.SplitHostPort(p.Replica.Addr())
+	p.must(err)
+	_, err = p.Primary.Do("REPLICAOF", host, port)
+	p.must(err)
+}
+
 // FailOver kills the primary, with what its replica has not got, and leads everybody to
 // the replica.
 func (p *Pair) FailOver() {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -26,8 +27,10 @@ const WorkerVariable = "GOTSEM_VERIFY_WORKER"
 // workerConfig is what a worker process is told.
 type workerConfig struct {
 	Who    string
+	Space  string `json:"-"` // the network namespace that it runs in; "": this one
 	Kind   Kind
 	Addrs  []string
+	Routes map[string]string // an address -> where its connections go
 	Master string
 	Prefix string
 	Limit  int
@@ -42,6 +45,7 @@ type workerConfig struct {
 type workerLine struct {
 	Begin *Span `json:",omitempty"`
 	End   *Span `json:",omitempty"` // Slot, End and Told
+	Ask   *Ask  `json:",omitempty"`
 	Calls *Calls
 }
 
@@ -54,16 +58,18 @@ func RunWorker() error {
 	var rdb redis.UniversalClient
 	switch c.Kind {
 	case Single:
-		rdb = redis.NewClient(&redis.Options{Addr: c.Addrs[0]})
+		rdb = redis.NewClient(&redis.Options{Addr: c.Addrs[0], Dialer: c.dial})
 	case Sentinel:
-		rdb = redis.NewFailoverClient(&redis.FailoverOptions{MasterName: c.Master, SentinelAddrs: c.Addrs})
+		rdb = redis.NewFailoverClient(&redis.FailoverOptions{MasterName: c.Master, SentinelAddrs: c.Addrs, Dialer: c.dial})
 	case Cluster:
-		rdb = redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs})
+		rdb = redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs, Dialer: c.dial})
 	}
 	defer func() { _ = rdb.Close() }()
 	st := redisstore.New(rdb, c.Prefix, redisstore.StrictStart()) // killed workers are replaced by ones without a past
 	defer func() { _ = st.Close() }()
-	sem, err := gotsem.New(gotsem.Options{Store: st, Limit: c.Limit, Queue: 1000, TTL: c.TTL, Grace: c.Grace, Outage: c.Outage})
+	out := &lineSink{out: json.NewEncoder(os.Stdout)}
+	line := watch(st, c.Who, func(a Ask) { out.say(workerLine{Ask: &a}) })
+	sem, err := gotsem.New(gotsem.Options{Store: line, Limit: c.Limit, Queue: 1000, TTL: c.TTL, Grace: c.Grace, Outage: c.Outage})
 	if err != nil {
 		return err
 	}
@@ -72,13 +78,21 @@ func RunWorker() error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	out := &lineSink{out: json.NewEncoder(os.Stdout)}
 	calls := new(Calls)
 	c.Load.Run(ctx, sem, c.Who, c.Seed, out, calls)
 	calls.mu.Lock()
 	out.say(workerLine{Calls: calls})
 	calls.mu.Unlock()
 	return sem.Close()
+}
+
+// dial leads a connection to where it is to go.
+func (c *workerConfig) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if to, ok := c.Routes[addr]; ok {
+		addr = to
+	}
+	d := net.Dialer{Timeout: 5 * time.Second} // go-redis's own
+	return d.DialContext(ctx, network, addr)
 }
 
 type lineSink struct {
@@ -118,7 +132,11 @@ func startWorker(c workerConfig, referee *Referee) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &worker{who: c.Who, cmd: exec.Command(self), heard: make(chan struct{}), ended: make(chan struct{})}
+	cmd := exec.Command(self)
+	if c.Space != "" {
+		cmd = exec.Command("ip", "netns", "exec", c.Space, self) // which it becomes: the pid stays
+	}
+	w := &worker{who: c.Who, cmd: cmd, heard: make(chan struct{}), ended: make(chan struct{})}
 	w.cmd.Env = append(os.Environ(), WorkerVariable+"="+string(config))
 	w.cmd.Stderr = os.Stderr
 	if w.stdin, err = w.cmd.StdinPipe(); err != nil {
@@ -157,6 +175,8 @@ func startWorker(c workerConfig, referee *Referee) (*worker, error) {
 				referee.Begin(*line.Begin)
 			case line.End != nil:
 				referee.End(line.End.Who, line.End.Slot, line.End.End, line.End.Told)
+			case line.Ask != nil:
+				referee.Asked(*line.Ask)
 			case line.Calls != nil:
 				w.calls.Errors, w.calls.Slowest = line.Calls.Errors, line.Calls.Slowest
 			}

@@ -40,6 +40,7 @@ type Referee struct {
 	mu   sync.Mutex
 	open map[string]*Span // by who and slot
 	all  []*Span
+	asks []Ask
 }
 
 // NewReferee makes one.
@@ -62,6 +63,20 @@ func (r *Referee) End(who, slot string, end time.Duration, told bool) {
 		s.End, s.Told = max(end, s.Start), told
 		delete(r.open, key)
 	}
+}
+
+// Asked hears of a question by one who waits.
+func (r *Referee) Asked(a Ask) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asks = append(r.asks, a)
+}
+
+// Asks returns what was asked so far.
+func (r *Referee) Asks() []Ask {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.asks)
 }
 
 // Killed ends all that a process believed.
@@ -99,13 +114,14 @@ func (r *Referee) Held(id string) (n int) {
 	return n
 }
 
-// Most returns the most that was held of an id at once, from a time on, and when.
-func Most(spans []Span, id string, from time.Duration) (most int, at time.Duration) {
-	type change struct {
-		at time.Duration
-		by int
-	}
-	var all []change
+// change is one in what is held of an id.
+type change struct {
+	at time.Duration
+	by int
+}
+
+// changes are all of them, in order.
+func changes(spans []Span, id string) (all []change) {
 	for _, s := range spans {
 		if s.ID != id {
 			continue
@@ -117,12 +133,20 @@ func Most(spans []Span, id string, from time.Duration) (most int, at time.Durati
 	}
 	slices.SortFunc(all, func(a, b change) int {
 		if a.at != b.at {
-			return int(min(max(a.at-b.at, -1), 1))
+			return compare(a.at, b.at)
 		}
 		return a.by - b.by // who leaves makes room first
 	})
+	return all
+}
+
+// Most returns the most that was held of an id at once, from a time on, and when.
+func Most(spans []Span, id string, from time.Duration) (most int, at time.Duration) {
 	held := 0
-	for _, c := range all {
+	for _, c := range changes(spans, id) {
+		if c.at > from && held > most { // since before
+			most, at = held, from
+		}
 		if held += c.by; held > most && c.at >= from {
 			most, at = held, c.at
 		}
@@ -179,32 +203,38 @@ func Judge(spans []Span, limit int, fences bool) (wrong []string) {
 		if most, at := Most(of, id, 0); most > limit {
 			wrong = append(wrong, fmt.Sprintf("%s: %d held of %d, at %v", id, most, limit, at))
 		}
-		if !fences {
-			continue
+		if fences {
+			wrong = append(wrong, fencesFall(of)...)
 		}
-		// Fences: who asked after another had ended has the higher one. (Of two who waited,
-		// and were granted at once, the second may be done before the first has heard.)
-		slices.SortFunc(of, func(a, b Span) int { return int(min(max(a.Asked-b.Asked, -1), 1)) })
-		type ended struct {
-			at    time.Duration
-			fence uint64
+	}
+	return wrong
+}
+
+// fencesFall says of which leases of an id the fence is not above that of a lease that had
+// ended before they were asked for. (Of two who waited, and were granted at once, the
+// second may be done before the first has heard.)
+func fencesFall(of []Span) (wrong []string) {
+	of = slices.Clone(of)
+	slices.SortFunc(of, func(a, b Span) int { return compare(a.Asked, b.Asked) })
+	type ended struct {
+		at    time.Duration
+		fence uint64
+	}
+	var ends []ended
+	for _, s := range of {
+		if s.End > 0 && s.Fence > 0 {
+			ends = append(ends, ended{s.End, s.Fence})
 		}
-		var ends []ended
-		for _, s := range of {
-			if s.End > 0 && s.Fence > 0 {
-				ends = append(ends, ended{s.End, s.Fence})
-			}
+	}
+	slices.SortFunc(ends, func(a, b ended) int { return compare(a.at, b.at) })
+	var highest uint64
+	i := 0
+	for _, s := range of {
+		for ; i < len(ends) && ends[i].at < s.Asked; i++ {
+			highest = max(highest, ends[i].fence)
 		}
-		slices.SortFunc(ends, func(a, b ended) int { return int(min(max(a.at-b.at, -1), 1)) })
-		var highest uint64
-		i := 0
-		for _, s := range of {
-			for ; i < len(ends) && ends[i].at < s.Asked; i++ {
-				highest = max(highest, ends[i].fence)
-			}
-			if s.Fence > 0 && s.Fence <= highest {
-				wrong = append(wrong, fmt.Sprintf("%s: the fence %d of %s is not above %d, of a lease that had ended", id, s.Fence, s.Slot, highest))
-			}
+		if s.Fence > 0 && s.Fence <= highest {
+			wrong = append(wrong, fmt.Sprintf("%s: the fence %d of %s is not above %d, of a lease that had ended", s.ID, s.Fence, s.Slot, highest))
 		}
 	}
 	return wrong

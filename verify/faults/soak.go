@@ -1,11 +1,11 @@
 package faults
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -14,7 +14,6 @@ import (
 
 	"github.com/ashfaqjani916/gotsem"
 	"github.com/ashfaqjani916/gotsem/internal/redistest"
-	"github.com/ashfaqjani916/gotsem/store/redisstore"
 	"github.com/ashfaqjani916/gotsem/verify/skew"
 )
 
@@ -51,9 +50,10 @@ type soak struct {
 	born    int
 	began   time.Time
 	counts  map[string]int
+	losses  []Stretch // when the memory may have been lost
 
 	single   *redistest.Server
-	relays   []*redistest.Relay
+	relays   [][]*redistest.Relay // of each worker, one in front of each server
 	sentinel *redistest.Sentinel
 	cluster  *redistest.Cluster
 	offset   time.Duration
@@ -68,6 +68,7 @@ type SoakResult struct {
 	Took   time.Duration
 	Faults int
 	Leases int
+	Order  int // pairs of a grant and a waiter of which it is known who came first
 	Told   int
 	Wrong  []string
 	Counts map[string]int
@@ -94,14 +95,12 @@ func (s *soak) must(err error) {
 func (s *soak) start(seed uint64) {
 	s.config = workerConfig{
 		Kind: s.kind, Prefix: "soak:", Limit: soakLimit, TTL: soakTTL, Grace: soakGrace, Outage: gotsem.Closed, Seed: seed,
-		Load: Load{IDs: soakIDs, Workers: 8, TryShare: 30, Patience: 2 * time.Second, HoldLeast: 20 * time.Millisecond, HoldMost: 5 * time.Second, Pause: 50 * time.Millisecond},
+		Load: Load{IDs: soakIDs, Workers: 8, TryShare: 30, Patience: 4 * time.Second, HoldLeast: 20 * time.Millisecond, HoldMost: 5 * time.Second, Pause: 50 * time.Millisecond},
 	}
 	switch s.kind {
 	case Single:
 		s.single = redistest.Start(s.tb)
-		for range 4 {
-			s.relays = append(s.relays, redistest.NewRelay(s.tb, s.single.Addr()))
-		}
+		s.config.Addrs = []string{s.single.Addr()}
 		s.rdb = s.single.Client()
 	case Sentinel:
 		s.sentinel = redistest.StartSentinel(s.tb, redistest.WithArgs("--min-replicas-to-write", "1", "--min-replicas-max-lag", "1"))
@@ -113,6 +112,13 @@ func (s *soak) start(seed uint64) {
 		s.rdb = s.cluster.Client()
 	default:
 		s.tb.Fatalf("faults: no deployment is called %q", s.kind)
+	}
+	for range 4 {
+		var mine []*redistest.Relay
+		for _, srv := range s.servers() {
+			mine = append(mine, redistest.NewRelay(s.tb, srv.Addr()))
+		}
+		s.relays = append(s.relays, mine)
 	}
 	for i := range 4 {
 		s.workers = append(s.workers, s.spawn(i))
@@ -128,8 +134,9 @@ func (s *soak) spawn(at int) *worker {
 	s.born++
 	c := s.config
 	c.Who, c.Seed = fmt.Sprint("w", s.born), c.Seed*1000+uint64(s.born)
-	if s.kind == Single {
-		c.Addrs = []string{s.relays[at].Addr()}
+	c.Routes = make(map[string]string)
+	for i, srv := range s.servers() {
+		c.Routes[srv.Addr()] = s.relays[at][i].Addr()
 	}
 	w, err := startWorker(c, s.referee)
 	s.must(err)
@@ -149,7 +156,34 @@ func (s *soak) between(least, most time.Duration) time.Duration {
 
 func (s *soak) pause(least, most time.Duration) { time.Sleep(s.between(least, most)) }
 
-func (s *soak) relay() *redistest.Relay { return s.relays[s.r.IntN(len(s.relays))] }
+// servers are those that hold data.
+func (s *soak) servers() []*redistest.Server {
+	switch s.kind {
+	case Sentinel:
+		return s.sentinel.Servers()
+	case Cluster:
+		return s.cluster.Nodes()
+	}
+	return []*redistest.Server{s.single}
+}
+
+// network is a stretch of network that is made bad: a worker's way to one server, or its
+// ways to all of them.
+type network []*redistest.Relay
+
+func (s *soak) network() network {
+	mine := s.relays[s.r.IntN(len(s.relays))]
+	if one := s.r.IntN(2 * len(mine)); one < len(mine) {
+		return mine[one : one+1]
+	}
+	return mine
+}
+
+func (n network) each(do func(r *redistest.Relay)) {
+	for _, r := range n {
+		do(r)
+	}
+}
 
 // primary is a server that takes writes for some id, and that id's cluster slot.
 func (s *soak) primary() (*redistest.Server, int) {
@@ -211,32 +245,39 @@ var soakFaults = []soakFault{
 		}
 		s.must(s.clocks.Set(s.single, s.offset))
 	}},
-	{"replies lost", "single", func(s *soak) {
+	{"replies lost", "single sentinel cluster", func(s *soak) {
 		for range 5 {
-			s.relay().DropReplies(1 + s.r.IntN(3))
+			n := 1 + s.r.IntN(3)
+			s.network().each(func(r *redistest.Relay) { r.DropReplies(n) })
 			s.pause(10*time.Millisecond, 200*time.Millisecond)
 		}
 	}},
-	{"replies late", "single", func(s *soak) {
-		r := s.relay()
-		r.SetDelay(s.between(time.Millisecond, 300*time.Millisecond))
+	{"replies doubled", "single sentinel cluster", func(s *soak) {
+		for range 10 {
+			n, how := 1+s.r.IntN(3), []redistest.Copy{redistest.AtOnce, redistest.BeforeNext}[s.r.IntN(2)]
+			s.network().each(func(r *redistest.Relay) { r.DoubleReplies(n, how) })
+			s.pause(10*time.Millisecond, 200*time.Millisecond)
+		}
+	}},
+	{"replies late", "single sentinel cluster", func(s *soak) {
+		where, d := s.network(), s.between(time.Millisecond, 300*time.Millisecond)
+		where.each(func(r *redistest.Relay) { r.SetDelay(d) })
 		s.pause(100*time.Millisecond, soakTTL)
-		r.SetDelay(0)
+		where.each(func(r *redistest.Relay) { r.SetDelay(0) })
 	}},
-	{"half-open connections", "single", func(s *soak) { s.relay().FreezeExisting() }},
-	{"black hole", "single", func(s *soak) {
-		r := s.relay()
-		r.Blackhole(true)
+	{"half-open connections", "single sentinel cluster", func(s *soak) { s.network().each((*redistest.Relay).FreezeExisting) }},
+	{"black hole", "single sentinel cluster", func(s *soak) {
+		where := s.network()
+		where.each(func(r *redistest.Relay) { r.Blackhole(true) })
 		s.pause(100*time.Millisecond, 2*soakTTL)
-		r.Blackhole(false)
+		where.each(func(r *redistest.Relay) { r.Blackhole(false) })
 	}},
-	{"connections cut", "single", func(s *soak) { s.relay().CutAll() }},
-	{"connections refused", "single", func(s *soak) {
-		r := s.relay()
-		r.Refuse(true)
-		r.CutAll()
+	{"connections cut", "single sentinel cluster", func(s *soak) { s.network().each((*redistest.Relay).CutAll) }},
+	{"connections refused", "single sentinel cluster", func(s *soak) {
+		where := s.network()
+		where.each(func(r *redistest.Relay) { r.Refuse(true); r.CutAll() })
 		s.pause(100*time.Millisecond, 2*soakTTL)
-		r.Refuse(false)
+		where.each(func(r *redistest.Relay) { r.Refuse(false) })
 	}},
 
 	{"primary killed", "sentinel", func(s *soak) {
@@ -288,6 +329,11 @@ var soakFaults = []soakFault{
 	}},
 }
 
+// memoryLost are the faults after which Redis may know less than before.
+var memoryLost = []string{
+	"FLUSHALL", "killed, back empty", "restart with data", "saved, killed, back with what was saved", "primary killed", "primary stopped",
+}
+
 func (s *soak) run(seed uint64, length time.Duration) SoakResult {
 	s.began = time.Now()
 	result := SoakResult{Kind: s.kind, Seed: seed, Counts: s.counts}
@@ -301,7 +347,11 @@ func (s *soak) run(seed uint64, length time.Duration) SoakResult {
 	for time.Since(s.began) < length {
 		f := mine[s.r.IntN(len(mine))]
 		_, _ = fmt.Fprintf(s.out, "%s seed %d %7.2f s  %s\n", s.kind, seed, time.Since(s.began).Seconds(), f.name)
+		from := now()
 		f.do(s)
+		if slices.Contains(memoryLost, f.name) {
+			s.losses = append(s.losses, Stretch{from, now()})
+		}
 		s.counts[f.name]++
 		result.Faults++
 		if s.r.IntN(2) == 0 {
@@ -336,33 +386,20 @@ func (s *soak) run(seed uint64, length time.Duration) SoakResult {
 	spans := s.referee.Spans()
 	result.Leases, result.Told, result.Took = len(spans), Told(spans), time.Since(s.began)
 	result.Wrong = append(result.Wrong, Judge(spans, soakLimit, s.kind != Single || s.forward)...)
+	var overtaken []string
+	result.Order, overtaken = Overtaken(s.referee.Asks(), s.losses)
+	result.Wrong = append(result.Wrong, overtaken...)
 	return result
 }
 
-// nothingLeft returns nil if nobody holds and nobody waits.
-func (s *soak) nothingLeft() error {
-	st := redisstore.New(s.rdb, s.config.Prefix)
-	defer func() { _ = st.Close() }()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	for _, id := range soakIDs {
-		u, err := st.Usage(ctx, id, soakLimit)
-		if err != nil {
-			return err
-		}
-		if u.Active > 0 || u.Waiting > 0 {
-			return fmt.Errorf("%s: %d held, %d waiting", id, u.Active, u.Waiting)
-		}
-	}
-	return nil
-}
+func (s *soak) nothingLeft() error { return nothingLeft(s.rdb, s.config.Prefix, soakLimit, soakIDs) }
 
 func (r SoakResult) String() string {
 	verdict := "ok  "
 	if len(r.Wrong) > 0 {
 		verdict = "FAIL"
 	}
-	s := fmt.Sprintf("%s %-8s seed %d, %v: %d faults, %d leases, %d told lost", verdict, r.Kind, r.Seed, r.Took.Round(time.Second), r.Faults, r.Leases, r.Told)
+	s := fmt.Sprintf("%s %-8s seed %d, %v: %d faults, %d leases, %d pairs in order, %d told lost", verdict, r.Kind, r.Seed, r.Took.Round(time.Second), r.Faults, r.Leases, r.Order, r.Told)
 	for _, w := range r.Wrong {
 		s += "\n     " + w
 	}

@@ -1,10 +1,11 @@
 -- acquire: take slots, keep a place in line, or be refused.
 --
--- KEYS     per id four: S (holders), M (meta), Q (line), L (limit set by hand);
---          last, if any request asks for grace, E (the marker).
+-- KEYS     S (holders) of each id, then M (meta) of each, Q (line) of each, L (limit
+--          set by hand) of each; last, if any request asks for grace, E (the marker).
 -- ARGV     header (see prelude), then per id: n grace
---          (slot weight limit ttl queue ticket bare owner) ...
--- Returns  the server's time in ms; per slot outcome, active, limit, waiting, place,
+--          (slot weight limit ttl queue ticket flags owner) ... Flags: 1 bare, 2 never
+--          asked for before.
+-- Returns  the time and number (see finish); per slot outcome, active, limit, waiting, place,
 --          fence, ticket, ms; and last the slot ids of the caller's own process that
 --          were granted on the way. Outcomes: 0 full, 1 granted, 2 waiting, 3 line
 --          full, 4 too heavy, 5 recovering, 6 ask again (see doubt). ms: until the next slot lapses (refused),
@@ -14,47 +15,98 @@
 -- A slot id that is there already is answered its grant again: asking twice is asking
 -- once. A refusal writes nothing.
 
--- The plain case first, before any function is made, which costs more than all of it: one
--- new lease of weight 1, with room, nobody in line, no limit set by hand, nothing weighted,
--- and a marker that was looked at within the last second and says that all is well.
+-- The plain case first, before any function is made, which costs more than all of it: new
+-- leases of weight 1, granted or refused at once, of ids with nobody in line, no limit set by hand,
+-- nothing weighted, and a marker that was looked at within the last second and says that
+-- all is well. What is not plain is left for later.
+local out, later = {0}, nil
 do
 	local call, K, A = redis.call, KEYS, ARGV
-	local S, M, E, slot = K[1], K[2], K[5], A[4]
-	if #A == 11 and not K[6] and A[5] == '1' and A[10] == '0' and string.byte(A[1]) == 48 and call('EXISTS', K[3], K[4]) == 0 then
+	local ids = (#K - #K % 4) / 4
+	local plain = string.byte(A[1]) == 48 and call('EXISTS', unpack(K, 2 * ids + 1, 4 * ids)) == 0
+	local wake, number, seen, echo, ago
+	if plain then wake, number, seen, echo, ago = string.match(A[1], '^%d %d (%S+) (%d+) (%d) (%d+) (%d+)$') end
+	if seen == '0' or seen == '1' then
 		local time = call('TIME')
 		local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
-		local meta = call('HGET', M, '')
-		local fence, ticket, extra, recounted = string.match(meta or '0 0 0 0', '^(%d+) (%d+) (%d+) (%d+)$')
-		local active = call('ZCOUNT', S, string.format('(%.0f', now), '+inf')
-		local plain = extra == '0' and active < A[6] + 0 and not (meta and call('HGET', M, slot))
-		if plain and A[3] ~= '0' then
-			local seen, echo, ago = string.match(A[1], '(%d) (%d+) (%d+)$')
-			local jump = echo == '0' and 0 or now - echo - ago
-			local e = call('HMGET', E, 'rid', 'grace', 'seen')
-			local age = now - (e[3] or 0)
-			plain = (seen == '0' or seen == '1') and jump <= 400 and jump >= -400 and e[1] and e[2] + 0 <= now and age >= 0 and age <= 1000
-			local info = plain and redis.pcall('INFO', 'replication')
-			plain = plain and type(info) == 'string' and string.match(info, 'master_replid:(%x+)') == e[1]
+		local micros, stamp = time[1] * 1000000 + time[2], now * 1024 + number
+		local live, since = string.format('(%.0f', now), string.format(' %.0f %s ', now, wake)
+		local well -- what the marker says; nil: it was not asked
+		local i, o = 2, 1
+		out[1] = -stamp
+		for k = 1, ids do
+			local S, M, n, grace = K[k], K[ids + k], A[i] + 0, A[i + 1]
+			local first, ttl = i + 2, A[i + 5]
+			local fresh, waits = true, false
+			for a = first, first + 8 * n - 8, 8 do
+				fresh = fresh and A[a + 1] == '1' and A[a + 2] == A[first + 2] and A[a + 3] == ttl and A[a + 6] == '2'
+				waits = waits or A[a + 4] ~= '0'
+			end
+			local meta = fresh and call('HGET', M, '')
+			local fence, ticket, extra, recounted = string.match(meta or '0 0 0 0', '^(%d+) (%d+) (%d+) (%d+)$')
+			local ok, active, give = fresh and extra == '0', 0, 0
+			if ok then
+				active = call('ZCOUNT', S, live, '+inf')
+				give = A[first + 2] - active
+				if give > n then give = n elseif give < 0 then give = 0 end
+				ok = give == n or not waits
+			end
+			if ok and give > 0 and grace ~= '0' then
+				if well == nil then
+					local jump = echo == '0' and 0 or now - echo - ago
+					local e = call('HMGET', K[#K], 'rid', 'grace', 'seen')
+					local age = now - (e[3] or 0)
+					well = jump <= 400 and jump >= -400 and e[1] and e[2] + 0 <= now and age >= 0 and age <= 1000
+					local info = well and redis.pcall('INFO', 'replication')
+					well = well and type(info) == 'string' and string.match(info, 'master_replid:(%x+)') == e[1]
+					if well then out[1] = stamp end
+				end
+				ok = well
+			end
+			if ok then
+				if give > 0 then
+					local expiry, long = string.format('%.0f', now + ttl), math.floor(ttl * 1.125) + 20
+					fence = fence + 1
+					if micros > fence then fence = micros end
+					local add, record = {}, {'', ''}
+					for j = 1, give do
+						local a = first + 8 * j - 8
+						add[2 * j - 1], add[2 * j] = expiry, A[a]
+						record[2 * j + 1], record[2 * j + 2] = A[a], string.format('h 1 %.0f', fence + j - 1) .. since .. A[a + 7]
+					end
+					record[2] = string.format('%.0f %s %s %s', fence + give - 1, ticket, extra, recounted)
+					call('ZADD', S, unpack(add))
+					if active == 0 or call('PTTL', S) < ttl + 0 then call('PEXPIRE', S, long) end
+					call('HSET', M, unpack(record))
+					if not meta or call('PTTL', M) < ttl + 0 then call('PEXPIRE', M, long) end
+				end
+				local lapse = 0
+				if give < n then
+					local next = call('ZRANGE', S, live, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+					lapse = next[2] and next[2] - now or 0
+				end
+				for j = 1, n do
+					local granted = j <= give
+					out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5] = granted and 1 or 0, active + (granted and j or give), A[first + 2] + 0, 0, 0
+					out[o + 6], out[o + 7], out[o + 8] = granted and fence + j - 1 or 0, 0, granted and 0 or lapse
+					o = o + 8
+				end
+			else
+				later = later or {}
+				later[#later + 1], later[#later + 2], later[#later + 3] = k, i, o
+				o = o + 8 * n
+			end
+			i = first + 8 * n
 		end
-		if plain then
-			local ttl = A[7] + 0
-			fence = fence + 1
-			local micros = time[1] * 1000000 + time[2]
-			if micros > fence then fence = micros end
-			local long = math.floor(ttl * 1.125) + 20
-			call('ZADD', S, string.format('%.0f', now + ttl), slot)
-			if active == 0 or call('PTTL', S) < ttl then call('PEXPIRE', S, long) end
-			call('HSET', M, '', string.format('%.0f %s %s %s', fence, ticket, extra, recounted), slot,
-				string.format('h 1 %.0f %.0f %s %s', fence, now, string.match(A[1], '^%d %d (%S+)'), A[11]))
-			if not meta or call('PTTL', M) < ttl then call('PEXPIRE', M, long) end
-			return {A[3] == '0' and -now or now, 1, active + 1, A[6] + 0, 0, 0, fence, 0, 0}
+		if not later then
+			-- Whoever has never met the marker looks whether it is there (see finish).
+			if not well and seen == '0' and #K % 4 == 1 and call('EXISTS', K[#K]) == 1 then out[1] = stamp end
+			return out
 		end
 	end
 end
 
 -- @prelude
-
-local out, o = {now}, 1
 
 -- claim answers a slot that is held or was granted to a waiter.
 local function claim(slot, r, ttl)
@@ -70,7 +122,7 @@ end
 local lineKept -- Q of the id at hand lives for another LIFE
 
 -- one decides about one request, and returns outcome, place and fence, ticket.
-local function one(slot, weight, limit, ttl, queue, ticket, bare, owner, r)
+local function one(slot, weight, limit, ttl, queue, ticket, bare, owner, r, fresh)
 	local lim = set or limit
 	local state = r and string.byte(r)
 	if state == 104 or state == 103 then -- h, g
@@ -95,7 +147,7 @@ local function one(slot, weight, limit, ttl, queue, ticket, bare, owner, r)
 			end
 			return 2, 0, 0, ticket0 + 0
 		end
-	elseif bare then
+	elseif bare and not fresh then
 		local score = call('ZSCORE', S, slot)
 		if score and score + 0 > now then
 			claim(slot, nil, ttl)
@@ -118,27 +170,38 @@ local function one(slot, weight, limit, ttl, queue, ticket, bare, owner, r)
 	return 2, 0, 0, join(slot, weight, limit, ticket, owner)
 end
 
-local i, k = 2, 1
-while A[i] do
+-- What is left: of each id its number, where its arguments begin, and before where its
+-- answers do.
+if not later then
+	later = {}
+	local i, o = 2, 1
+	for k = 1, IDS do
+		later[3 * k - 2], later[3 * k - 1], later[3 * k] = k, i, o
+		i, o = i + 2 + 8 * A[i], o + 8 * A[i]
+	end
+end
+for l = 1, #later, 3 do
+	local k, i, o = later[l], later[l + 1], later[l + 2]
 	local n, first = A[i] + 0, i + 2
 	GRACE = A[i + 1] + 0
 	if SEEN == '3' then recovering() end
 	open(k)
 	survey()
 	lineKept = false
-	local slots = {}
+	local slots, sure = {}, true
 	for j = 1, n do
 		local a = first + 8 * (j - 1)
 		slots[j] = A[a]
+		sure = sure and A[a + 6] > '1'
 		present[A[a]] = A[a + 3] + 0
 	end
 	advance()
 	if #fields > 1 then flush() end
-	local recs = new and {} or call('HMGET', M, unpack(slots))
+	local recs = (new or sure) and {} or call('HMGET', M, unpack(slots))
 	local got, asked = {}, {}
 	for j = 1, n do
 		local a = first + 8 * (j - 1)
-		got[j] = asked[slots[j]] or {one(slots[j], A[a + 1] + 0, A[a + 2] + 0, A[a + 3] + 0, A[a + 4] + 0, A[a + 5] + 0, A[a + 6] == '1', A[a + 7], recs[j])}
+		got[j] = asked[slots[j]] or {one(slots[j], A[a + 1] + 0, A[a + 2] + 0, A[a + 3] + 0, A[a + 4] + 0, A[a + 5] + 0, A[a + 6] % 2 == 1, A[a + 7], recs[j], A[a + 6] > '1')}
 		got[j][5] = active
 		asked[slots[j]] = got[j] -- asked twice at once
 	end
@@ -165,7 +228,5 @@ while A[i] do
 		o = o + 8
 	end
 	shut()
-	i = first + 8 * n
-	k = k + 4
 end
 return finish(out)

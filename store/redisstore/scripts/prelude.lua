@@ -2,12 +2,14 @@
 --
 -- The header, ARGV[1], is
 --   sweep ('1': look for lapsed slots), shard ('1': SPUBLISH), wake (the token of
---   the caller's process), seen ('1': the caller has met this marker before; '2':
+--   the caller's process), the number of the call, seen ('1': the caller has met this marker before; '2':
 --   it has proof that the server's clock jumped; '3': it comes back from an outage in
---   which grants were made without the server), and the clock echo: the server's
+--   which grants were made without the server; '4': below), and the clock echo: the server's
 --   time in ms that the caller last read, and how many ms ago, or 0 0; with '2', the
---   earliest time at which the clock can have jumped, by the server's clock of now; with
---   '3', for how many ms the caller was away.
+--   earliest time at which the clock can have jumped, by the server's clock of now, and
+--   how many ms it is behind the numbers that it gave before that; with '3', for how many
+--   ms the caller was away; with '4' (as '1', but the clock is behind such numbers), what
+--   the clock should say now, and how many ms they are above that.
 --
 -- M is a hash. Its field '' is 'fence ticket extra recounted': the last fence and
 -- ticket given, the sum of (weight - 1) over S, and when that was last recounted.
@@ -22,8 +24,9 @@ local call, K, A = redis.call, KEYS, ARGV
 local time = call('TIME')
 local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 local nows = string.format('%.0f', now)
-local LIFE, CLAIM, PAUSE = 3000, 2000, 1000
-local SWEEP, SHARD, WAKE, SEEN, ECHO, AGO = string.match(A[1], '^(%d) (%d) (%S+) (%d) (%d+) (%d+)$')
+local LIFE, CLAIM, LEAST, PAUSE = 3000, 2000, 1000, 1000
+local SWEEP, SHARD, WAKE, NUMBER, SEEN, ECHO, AGO = string.match(A[1], '^(%d) (%d) (%S+) (%d+) (%d) (%d+) (%d+)$')
+local IDS = (#K - #K % 4) / 4
 local GRACE = 0
 local micros = time[1] * 1000000 + time[2]
 
@@ -54,9 +57,9 @@ local function extraOf(slots)
 	return sum
 end
 
--- open reads what an id's meta says. Neither it nor survey writes anything.
+-- open reads what the meta of the k-th id says. Neither it nor survey writes anything.
 local function open(k)
-	S, M, Q, L = K[k], K[k + 1], K[k + 2], K[k + 3]
+	S, M, Q, L = K[k], K[IDS + k], K[2 * IDS + k], K[3 * IDS + k]
 	local meta = call('HGET', M, '')
 	new = not meta
 	fence, ticket, extra, recounted = string.match(meta or '0 0 0 0', '^(%d+) (%d+) (%d+) (%d+)$')
@@ -100,13 +103,14 @@ end
 -- the server's clock jumped, or the call lay about somewhere. Then nothing is granted
 -- or swept either, and the caller asks again: from this answer it knows which it was.
 local recovered
+local floor = 0 -- ms: fences and tickets begin there, while the clock says less
 local doubt = false
 local met = false -- the marker was found, or made
 local function recovering(lossProven)
 	if GRACE == 0 then return 0 end
 	if recovered and not lossProven then return recovered end
 	local E = K[#K]
-	local e = call('HMGET', E, 'rid', 'run', 'grace', 'seen', 'ep', 'lost', 'paused')
+	local e = call('HMGET', E, 'rid', 'run', 'grace', 'seen', 'ep', 'lost', 'paused', 'floor')
 	local left = (e[3] or 0) - now
 	if left < 0 then left = 0 elseif left > GRACE then left = GRACE end -- the clock went back
 	recovered, met = left, e[1] and true
@@ -139,14 +143,34 @@ local function recovering(lossProven)
 			-- The first to come back. A pause that began since the caller went away is its own.
 			if (e[7] or 0) - now + ECHO < 0 then recovered, stamp, paused = PAUSE, true, now end
 		elseif ECHO ~= '0' then
-			local jump = now - ECHO - AGO
+			local jump = now - ECHO - (SEEN == '4' and 0 or AGO)
 			if jump > 400 or jump < -400 then
 				recovered, doubt = 1, true
 				return recovered
 			end
 		end
 	end
-	if stamp or now - (e[4] or 0) > 1000 or now < (e[4] or 0) + 0 then
+	-- Fences and tickets are read off the clock, and must not fall when it goes back and what
+	-- was given before is forgotten, or has lapsed. Where it was is known from what the
+	-- callers have read, else from the last stamp: all that came after that came within a
+	-- second. From there they rise by half of the time that passes, here and in what the
+	-- callers say, until the clock has caught up: a second loss finds them higher, and the
+	-- grace is time enough to rise above where the callers do not agree.
+	local seen, was, begin = (e[4] or 0) + 0, (e[8] or 0) + 0, 0
+	if SEEN == '4' then
+		begin = ECHO + AGO
+	elseif SEEN == '2' then
+		if AGO ~= '0' then begin = now + AGO end
+	elseif SEEN ~= '3' and ECHO ~= '0' and (loss or not e[1]) then
+		begin = ECHO + AGO + 2
+	end
+	local late = was > now and 1001 or 0
+	if begin == 0 and seen + late > now then begin = seen + late + 1001 end
+	local age = now - late - seen
+	if was > now and age > 1000 then was = was + math.floor(age / 2) end
+	floor = was > begin and was or begin
+	if floor <= now then floor = 0 end
+	if stamp or floor > (e[8] or 0) + 0 or age > 1000 or age < 0 then
 		local run = e[2] or '-'
 		if stamp then
 			local server = redis.pcall('INFO', 'server')
@@ -154,7 +178,10 @@ local function recovering(lossProven)
 		end
 		local lost = e[6] or 0
 		if loss then recovered, lost = GRACE, now end
-		call('HSET', E, 'rid', rid, 'run', run, 'grace', now + recovered, 'seen', now, 'ep', (e[5] or 0) + (loss and 1 or 0), 'lost', lost, 'paused', paused)
+		-- The plain case in acquire.lua does not know of the floor: a stamp that is older
+		-- than a second keeps it away.
+		late = floor > 0 and 1001 or 0
+		call('HSET', E, 'rid', rid, 'run', run, 'grace', now + recovered, 'seen', now - late, 'ep', (e[5] or 0) + (loss and 1 or 0), 'lost', lost, 'paused', paused, 'floor', floor)
 		met = true
 	end
 	return recovered
@@ -241,6 +268,14 @@ local function fits(weight, limit)
 	return active + weight <= limit
 end
 
+-- above returns the number that comes after last.
+local function above(last)
+	local n = last + 1
+	if micros > n then n = micros end
+	if floor * 1000 > n then n = floor * 1000 end
+	return n
+end
+
 local function fenceOf(r) return string.match(r, '^%a %d+ (%d+)') + 0 end
 
 -- grant makes slot a holder, and returns its fence: the next one, or one that it had
@@ -258,17 +293,14 @@ local function grant(slot, weight, ttl, bare, wake, owner, state, had)
 	active = active + weight
 	if bare and weight == 1 then return 0 end
 	extra = extra + weight - 1
-	local f = had
-	if not f then
-		f = fence + 1
-		if micros > f then f = micros end
-	end
+	local f = had or above(fence)
 	if f > fence then fence = f end
 	local j = #fields
 	if j == 1 then j = 2 end -- 2 is the value of ''
 	fields[2] = false
 	fields[j + 1], fields[j + 2] = slot, string.format('%s %d %.0f %.0f %s %s', state, weight, f, now, wake, owner)
-	keepM(ttl)
+	-- M stays until the floor has risen above f: the first call a second later sees to that.
+	keepM(floor > 0 and ttl < 3000 and 3000 or ttl)
 	return f
 end
 
@@ -279,8 +311,8 @@ end
 local function join(slot, weight, limit, ticket0, owner)
 	write()
 	if ticket0 == 0 then
-		ticket = ticket + 1
-		if micros > ticket then ticket = micros end
+		if GRACE > 0 and not recovered then floor = (call('HGET', K[#K], 'floor') or 0) + 0 end
+		ticket = above(ticket)
 		ticket0 = ticket
 	end
 	call('ZADD', Q, string.format('%.0f', ticket0), slot)
@@ -329,8 +361,11 @@ local function advance()
 				write()
 				call('ZREM', Q, head)
 				waiting = waiting - 1
-				local ttl = present[head]
-				given[head] = grant(head, weight, ttl or CLAIM, false, wake, owner, ttl and 'h' or 'g')
+				local ttl, claim = present[head], CLAIM
+				-- A grant does not make the dead live longer than their place in line, but by
+				-- what being woken may take. Who lives has asked within the last second.
+				if ends - now < CLAIM then claim = math.max(ends - now, LEAST) end
+				given[head] = grant(head, weight, ttl or claim, false, wake, owner, ttl and 'h' or 'g')
 				if not ttl then push(wake, head, true) end
 			end
 		end
@@ -365,13 +400,15 @@ local function shut(idle)
 end
 
 -- finish tells whom it concerns. Last, and without failing: a missing right to
--- publish must not look like a call that failed. The time in the reply is negative if
--- the caller has not met the marker by this call.
+-- publish must not look like a call that failed. A reply begins with the time in ms,
+-- times 1024, plus the number of the call, by which its caller knows it from another
+-- call's; it is negative if the caller has not met the marker by this call.
 local function finish(reply)
 	-- Whoever has never met it looks whether it is there, also when refused: a process
 	-- that only ever waited must not take a server that lost everything for a new one.
 	if not met and SEEN == '0' and #K % 4 == 1 then met = call('EXISTS', K[#K]) == 1 end
-	if not met then reply[1] = -now end
+	reply[1] = now * 1024 + NUMBER
+	if not met then reply[1] = -reply[1] end
 	for _, p in ipairs(pushes) do redis.pcall(unpack(p)) end
 	for _, slot in ipairs(mine) do reply[#reply + 1] = slot end
 	return reply

@@ -1,35 +1,82 @@
 -- release: give back slots or places in line, and hand on the room.
 --
--- KEYS     per id four: S, M, Q, L; last, if there is grace, E.
+-- KEYS     S, M, Q, L of each id, as in acquire.lua; last, if there is grace, E.
 -- ARGV     header (see prelude), then per id: n grace slot ...
--- Returns  the server's time in ms; per slot 1 if there was something to give
+-- Returns  the time and number (see finish); per slot 1 if there was something to give
 --          back, else 0; and last the slot ids of the caller's own process that
 --          were granted.
 
--- The plain case first, as in acquire.lua: one lease of weight 1, and nobody in line.
+-- The plain case first, as in acquire.lua: leases of weight 1 of ids with nobody in line.
+local out, later = {0}, nil
 do
 	local call, K, A = redis.call, KEYS, ARGV
-	local S, M, slot = K[1], K[2], A[4]
-	if #A == 4 and string.byte(A[1]) == 48 and call('EXISTS', K[3]) == 0 then
-		local r = call('HMGET', M, '', slot)
-		local fence, extra = string.match(r[1] or '0 0 0 0', '^(%d+) %d+ (%d+) %d+$')
-		if extra == '0' and (not r[2] or string.byte(r[2]) == 104) then -- h
-			local time = call('TIME')
-			local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
-			local score = call('ZSCORE', S, slot)
-			if score then call('ZREM', S, slot) end
-			if r[2] then call('HDEL', M, slot) end
-			if r[1] and call('HLEN', M) == 1 and fence - time[1] * 1000000 - time[2] < 0 then call('DEL', M) end
-			return {-now, score and score + 0 > now and 1 or 0}
+	local ids = (#K - #K % 4) / 4
+	if string.byte(A[1]) == 48 and call('EXISTS', unpack(K, 2 * ids + 1, 3 * ids)) == 0 then
+		local time = call('TIME')
+		local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+		local micros = time[1] * 1000000 + time[2]
+		local i, o = 2, 1
+		out[1] = -now * 1024 - string.match(A[1], '^%d %d %S+ (%d+)')
+		for k = 1, ids do
+			local S, M, n = K[k], K[ids + k], A[i] + 0
+			local r
+			if n == 1 then
+				r = call('HMGET', M, '', A[i + 2])
+			else
+				r = call('HMGET', M, '', unpack(A, i + 2, i + 1 + n))
+			end
+			local fence, ticket, extra = string.match(r[1] or '0 0 0 0', '^(%d+) (%d+) (%d+) %d+$')
+			local ok, known = extra == '0', 0
+			for j = 2, n + 1 do
+				if r[j] then
+					known = known + 1
+					ok = ok and string.byte(r[j]) == 104 -- h
+				end
+			end
+			if ok and n > 1 then -- given back twice at once: not plain
+				local seen = {}
+				for j = i + 2, i + 1 + n do
+					ok = ok and not seen[A[j] ]
+					seen[A[j] ] = true
+				end
+			end
+			if ok then
+				local scores
+				if n == 1 then
+					scores = {call('ZSCORE', S, A[i + 2])}
+					if scores[1] then call('ZREM', S, A[i + 2]) end
+				else
+					scores = call('ZMSCORE', S, unpack(A, i + 2, i + 1 + n))
+					call('ZREM', S, unpack(A, i + 2, i + 1 + n))
+				end
+				if r[1] and fence - micros < 0 and ticket - micros < 0 and call('HLEN', M) == known + 1 then
+					call('DEL', M)
+				elseif known > 0 then
+					call('HDEL', M, unpack(A, i + 2, i + 1 + n))
+				end
+				for j = 1, n do out[o + j] = scores[j] and scores[j] + 0 > now and 1 or 0 end
+			else
+				later = later or {}
+				later[#later + 1], later[#later + 2], later[#later + 3] = k, i, o
+			end
+			i, o = i + 2 + n, o + n
 		end
+		if not later then return out end
 	end
 end
 
 -- @prelude
 
-local out, o = {now}, 1
-local i, k = 2, 1
-while A[i] do
+if not later then
+	later = {}
+	local i, o = 2, 1
+	for k = 1, IDS do
+		later[3 * k - 2], later[3 * k - 1], later[3 * k] = k, i, o
+		i, o = i + 2 + A[i], o + A[i]
+	end
+end
+for l = 1, #later, 3 do
+	local k, i, o = later[l], later[l + 1], later[l + 2]
 	local n = A[i] + 0
 	GRACE = A[i + 1] + 0
 	open(k)
@@ -72,8 +119,5 @@ while A[i] do
 	if #dead > 0 and (freed or SWEEP == '1') then write() end
 	advance()
 	shut(true)
-	o = o + n
-	i = i + 2 + n
-	k = k + 4
 end
 return finish(out)

@@ -1,11 +1,11 @@
 -- renew: make held slots last their ttl from now.
 --
--- KEYS     per id four: S, M, Q, L; last, if there is grace, E.
+-- KEYS     S, M, Q, L of each id, as in acquire.lua; last, if there is grace, E.
 -- ARGV     header (see prelude), then per id: n grace
 --          (slot ttl weight fence trust register owner limit) ...
 --          trust is for how many ms the holder may still believe in the slot;
 --          register is '1' to put it back whatever the store remembers.
--- Returns  the server's time in ms; per slot 0 lost, 1 held, 2 put back, 3 ask again
+-- Returns  the time and number (see finish); per slot 0 lost, 1 held, 2 put back, 3 ask again
 --          (see doubt); and last
 --          the slot ids of the caller's own process that were granted.
 --
@@ -21,7 +21,7 @@ while A[i] do
 	local n = A[i] + 0
 	GRACE = A[i + 1] + 0
 	if SEEN == '3' then recovering() end
-	S, M, Q, L = K[k], K[k + 1], K[k + 2], K[k + 3]
+	S, M, Q, L = K[k], K[IDS + k], K[2 * IDS + k], K[3 * IDS + k]
 	local slots = {}
 	for j = 1, n do slots[j] = A[i + 2 + 8 * (j - 1)] end
 	local scores = call('ZMSCORE', S, unpack(slots))
@@ -81,6 +81,6 @@ while A[i] do
 	if opened then shut() end
 	o = o + n
 	i = i + 2 + 8 * n
-	k = k + 4
+	k = k + 1
 end
 return finish(out)

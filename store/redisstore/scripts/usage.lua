@@ -19,4 +19,4 @@ if A[3] == '1' then
 		o = o + 3
 	end
 end
-return out
+return finish(out)
