@@ -57,12 +57,15 @@ while A[i] do
 				back = trust > 0 and not scores[j] and (state == 'h' or state == 'e') and waiting == 0 and fits(w, set or A[a + 7] + 0)
 			end
 			if back then
+				-- What is left of it goes first: a recount on the way must not find it.
 				if scores[j] then -- lapsed, and still there
 					for d = #dead, 1, -1 do
 						if dead[d] == slot then table.remove(dead, d) end
 					end
 					if holds then extra, deadExtra = extra - (w - 1), deadExtra - (w - 1) end
+					call('ZREM', S, slot)
 				end
+				if r then call('HDEL', M, slot) end
 				local had = A[a + 3] + 0
 				grant(slot, w, ttl, false, WAKE, A[a + 6], 'h', had > 0 and had or nil)
 				out[o + j] = 2
