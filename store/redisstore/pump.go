@@ -12,8 +12,10 @@ import (
 const (
 	batchMax     = 128 // operations a trip: one script call of so many takes Redis about half a millisecond
 	inFlight     = 2   // trips under way
+	inFlightFar  = 8    // where one takes longer than farTrip
 	gatherYields = 8   // without a new caller, and the trip goes
-	abandonedMax = 8   // trips on a client that does not end them in time
+	farTrip      = time.Millisecond
+	abandonedMax = 8 // trips on a client that does not end them in time
 )
 
 // pump carries operations to Redis. A caller that finds a trip free makes it on its
@@ -36,6 +38,7 @@ type pump struct {
 	flying    int
 	gathering bool         // one of flying has not gone yet: what is in the queue is its
 	crowd     bool         // the last trip that ended was not the only one, or not for one caller
+	far       bool         // the last trip took long
 	arrived   atomic.Int32 // the length of queue, roughly
 	abandoned int
 	ghosts    map[string]chan struct{} // acquires whose callers left while they were under way, by slot id
@@ -57,7 +60,7 @@ func (p *pump) do(ctx context.Context, o *op) (left bool, err error) {
 		p.awaitGhost(ctx, o.slot)
 	}
 	alone := len(p.queue) == 0 && !p.crowd
-	if p.flying < inFlight && direct && !p.gathering && len(p.queue) < batchMax && (alone || !o.hasty) {
+	if p.flying < p.flights() && direct && !p.gathering && len(p.queue) < batchMax && (alone || !o.hasty) {
 		p.flying++
 		p.queue = append(p.queue, o) // behind handed-over releases: they ride along
 		p.lead(ctx, o, p.crowd)
@@ -100,6 +103,14 @@ func (p *pump) do(ctx context.Context, o *op) (left bool, err error) {
 		p.lead(ctx, o, true)
 	}
 	return false, o.err
+}
+
+// flights is how many trips may be under way. mu is held.
+func (p *pump) flights() int {
+	if p.far {
+		return inFlightFar
+	}
+	return inFlight
 }
 
 // gather lets those run who were just woken, for as long as they come here.
@@ -215,7 +226,7 @@ func (p *pump) take() (t *trip) {
 // first in the queue whose caller waits without a timer of its own, or by a goroutine of
 // the pump. mu is held.
 func (p *pump) next() {
-	if len(p.queue) == 0 || p.flying >= inFlight || p.gathering {
+	if len(p.queue) == 0 || p.flying >= p.flights() || p.gathering {
 		return
 	}
 	p.flying++
@@ -234,6 +245,7 @@ func (p *pump) next() {
 
 // carry makes a trip on a goroutine of the pump.
 func (p *pump) carry() {
+	p.gather() // nobody waits for it
 	p.mu.Lock()
 	p.gathering = false
 	t := p.take()
@@ -274,7 +286,7 @@ func (p *pump) carry() {
 			o.answer = copied.ops[i].answer
 		}
 		p.store.recycle(copied)
-		p.land(t, nil, false)
+		p.land(t, nil, 0, false)
 		return
 	case <-timer.C:
 	}
@@ -318,12 +330,14 @@ func (p *pump) fly(ctx context.Context, t *trip, self *op) {
 		ctx = &t.ctx
 	}
 	err := p.store.fly(ctx, t)
-	p.land(t, self, err != nil && isTimeout(err) && time.Since(began) >= budget)
+	took := time.Since(began)
+	p.land(t, self, took, err != nil && isTimeout(err) && took >= budget)
 }
 
 // land gives the answers of a trip to those who wait for them, and ends it.
-func (p *pump) land(t *trip, self *op, dead bool) {
+func (p *pump) land(t *trip, self *op, took time.Duration, dead bool) {
 	p.mu.Lock()
+	p.far = took > farTrip
 	p.crowd = p.flying > 1 || len(t.ops) > 1
 	p.lay(t.ops)
 	late := p.end(dead)

@@ -119,10 +119,8 @@ local function claim(slot, r, ttl)
 	if r then keepM(ttl) end
 end
 
-local lineKept -- Q of the id at hand lives for another LIFE
-
 -- one decides about one request, and returns outcome, place and fence, ticket.
-local function one(slot, weight, limit, ttl, queue, ticket, bare, owner, r, fresh)
+local function one(slot, weight, limit, ttl, queue, ticket, bare, owner, r, fresh, ticket0)
 	local lim = set or limit
 	local state = r and string.byte(r)
 	if state == 104 or state == 103 then -- h, g
@@ -131,22 +129,10 @@ local function one(slot, weight, limit, ttl, queue, ticket, bare, owner, r, fres
 			claim(slot, r, ttl)
 			return 1, 0, fenceOf(r), 0
 		end
-	elseif state == 119 then -- w
-		local ticket0 = call('ZSCORE', Q, slot)
-		if ticket0 then
-			write()
-			if lim > 0 and weight > lim then
-				leave(slot)
-				return 4, 0, 0, 0
-			end
-			call('HSET', M, slot, waiter(weight, limit, owner))
-			keepM(LIFE)
-			if not lineKept then -- once for all who ask together
-				keep(Q, LIFE)
-				lineKept = true
-			end
-			return 2, 0, 0, ticket0 + 0
-		end
+	elseif state == 119 and ticket0 then -- w, and its limit was lowered under it
+		write()
+		leave(slot)
+		return 4, 0, 0, 0
 	elseif bare and not fresh then
 		local score = call('ZSCORE', S, slot)
 		if score and score + 0 > now then
@@ -187,7 +173,7 @@ for l = 1, #later, 3 do
 	if SEEN == '3' then recovering() end
 	open(k)
 	survey()
-	lineKept = false
+	local lineKept = false -- Q lives for another LIFE
 	local slots, sure = {}, true
 	for j = 1, n do
 		local a = first + 8 * (j - 1)
@@ -198,13 +184,35 @@ for l = 1, #later, 3 do
 	advance()
 	if #fields > 1 then flush() end
 	local recs = (new or sure) and {} or call('HMGET', M, unpack(slots))
+	local tickets = {} -- of those in line
+	for j = 1, n do
+		if recs[j] and string.byte(recs[j]) == 119 then
+			tickets = call('ZMSCORE', Q, unpack(slots))
+			break
+		end
+	end
 	local got, asked = {}, {}
 	for j = 1, n do
-		local a = first + 8 * (j - 1)
-		got[j] = asked[slots[j]] or {one(slots[j], A[a + 1] + 0, A[a + 2] + 0, A[a + 3] + 0, A[a + 4] + 0, A[a + 5] + 0, A[a + 6] % 2 == 1, A[a + 7], recs[j], A[a + 6] > '1')}
+		local a, slot, ticket0 = first + 8 * (j - 1), slots[j], tickets[j]
+		local lim = set or A[a + 2] + 0
+		if asked[slot] then
+			got[j] = asked[slot] -- asked twice at once
+		elseif ticket0 and (lim <= 0 or A[a + 1] + 0 <= lim) then -- goes on waiting: most of a long line does
+			write()
+			record(slot, waiter(A[a + 1], A[a + 2], A[a + 7]))
+			keepM(LIFE)
+			if not lineKept then -- once for all who ask together
+				keep(Q, LIFE)
+				lineKept = true
+			end
+			got[j] = {2, 0, 0, ticket0 + 0}
+		else
+			got[j] = {one(slot, A[a + 1] + 0, A[a + 2] + 0, A[a + 3] + 0, A[a + 4] + 0, A[a + 5] + 0, A[a + 6] % 2 == 1, A[a + 7], recs[j], A[a + 6] > '1', ticket0)}
+		end
 		got[j][5] = active
-		asked[slots[j]] = got[j] -- asked twice at once
+		asked[slot] = got[j]
 	end
+	if #fields > 1 then flush() end
 	advance() -- who came back may be the head, and there may be room
 	for j = 1, n do
 		local a, g = first + 8 * (j - 1), got[j]

@@ -206,6 +206,14 @@ local function flush()
 	dirty = true -- its end is still to be moved
 end
 
+-- record has a slot's record written with the next flush.
+local function record(slot, text)
+	local j = #fields
+	if j == 1 then j = 2 end -- 2 is the value of ''
+	fields[2] = false
+	fields[j + 1], fields[j + 2] = slot, text
+end
+
 -- recount mends extra, which is wrong if somebody else has evicted weighted slots from
 -- S: a peer that knows nothing of M, or the end of the key. It looks at all of M, so at
 -- most once a second. Who was evicted so is marked, and may come back for as long as
@@ -295,17 +303,16 @@ local function grant(slot, weight, ttl, bare, wake, owner, state, had)
 	extra = extra + weight - 1
 	local f = had or above(fence)
 	if f > fence then fence = f end
-	local j = #fields
-	if j == 1 then j = 2 end -- 2 is the value of ''
-	fields[2] = false
-	fields[j + 1], fields[j + 2] = slot, string.format('%s %d %.0f %.0f %s %s', state, weight, f, now, wake, owner)
+	record(slot, string.format('%s %d %.0f %.0f %s %s', state, weight, f, now, wake, owner))
 	-- M stays until the floor has risen above f: the first call a second later sees to that.
 	keepM(floor > 0 and ttl < 3000 and 3000 or ttl)
 	return f
 end
 
+local waits -- how the record of who asks now begins
 local function waiter(weight, limit, owner)
-	return string.format('w %.0f %d %d %s %s', now + LIFE, weight, limit, WAKE, owner)
+	waits = waits or string.format('w %.0f ', now + LIFE)
+	return waits .. weight .. ' ' .. limit .. ' ' .. WAKE .. ' ' .. owner
 end
 
 local function join(slot, weight, limit, ticket0, owner)
