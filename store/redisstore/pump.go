@@ -12,8 +12,10 @@ import (
 const (
 	batchMax     = 128 // operations a trip: one script call of so many takes Redis about half a millisecond
 	inFlight     = 2   // trips under way
-	inFlightFar  = 8    // where one takes longer than farTrip
-	gatherYields = 8   // without a new caller, and the trip goes
+	inFlightFar  = 8   // where one takes longer than farTrip
+	gatherMax    = 200 * time.Microsecond
+	gatherAgain  = 100 * time.Millisecond
+	gatherYields = 8 // without a new caller, and the trip goes
 	farTrip      = time.Millisecond
 	abandonedMax = 8 // trips on a client that does not end them in time
 )
@@ -40,6 +42,7 @@ type pump struct {
 	crowd     bool         // the last trip that ended was not the only one, or not for one caller
 	far       bool         // the last trip took long
 	arrived   atomic.Int32 // the length of queue, roughly
+	hurried   atomic.Int64 // until then, Unix ns, trips do not wait for company
 	abandoned int
 	ghosts    map[string]chan struct{} // acquires whose callers left while they were under way, by slot id
 }
@@ -113,10 +116,20 @@ func (p *pump) flights() int {
 	return inFlight
 }
 
-// gather lets those run who were just woken, for as long as they come here.
+// gather lets those run who were just woken, for as long as they come here. Where
+// others keep the processors busy, letting them run costs more than it gains, and it is
+// not tried again for a while.
 func (p *pump) gather() {
+	began := time.Now()
+	if began.UnixNano() < p.hurried.Load() {
+		return
+	}
 	for n, still := p.arrived.Load(), 0; n < batchMax/2 && still < gatherYields; {
 		runtime.Gosched()
+		if now := time.Now(); now.Sub(began) > gatherMax {
+			p.hurried.Store(now.Add(gatherAgain).UnixNano())
+			return
+		}
 		if m := p.arrived.Load(); m != n {
 			n, still = m, 0
 		} else {
@@ -149,6 +162,7 @@ func (p *pump) enqueue(o *op) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.queue = append(p.queue, o)
+	p.arrived.Store(int32(len(p.queue)))
 	p.next()
 }
 

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -184,5 +186,31 @@ func TestBudgetOnAHangingRedis(t *testing.T) {
 			all.Wait()
 			soon(t, "the pump to come to rest", func() bool { ok, _ := s.pump.idle(); return ok })
 		})
+	}
+}
+
+// A process whose processors are busy, as one that renews 10,000 leases beside a busy
+// loop, waited ten milliseconds and more for company before each trip, and lost its leases.
+func TestTripsWaitedForBusyProcessors(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	var stop atomic.Bool
+	var turns atomic.Int64
+	var busy sync.WaitGroup
+	busy.Go(func() {
+		for !stop.Load() {
+			turns.Add(1)
+		}
+	})
+	defer busy.Wait()
+	defer stop.Store(true)
+	var p pump
+	p.gather()
+	if p.hurried.Load() == 0 {
+		t.Fatal("it did not notice that letting others run took long")
+	}
+	before := turns.Load()
+	p.gather()
+	if n := turns.Load() - before; n != 0 {
+		t.Errorf("it let the others run again: %d turns", n)
 	}
 }

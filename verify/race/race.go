@@ -65,6 +65,7 @@ type workload struct {
 	limit   int
 	far     bool // over the relay
 	rounds  int  // 0: as many as the run has
+	slices  int  // rounds so many times as short, and as many more: a machine that sleeps between calls changes its pace by the second
 	addr    string
 	watched []*redistest.Server // whose work is counted; nil: the lab's
 }
@@ -116,6 +117,10 @@ func (l *lab) contest(w workload, racers ...racer) (*contest, error) {
 	if rounds == 0 {
 		rounds = l.rounds
 	}
+	span := l.span
+	if w.slices > 1 {
+		rounds, span = rounds*w.slices, span/time.Duration(w.slices)
+	}
 	names := ids(w.ids)
 	c := &contest{workload: w, results: make(map[string][]sample)}
 	runners := make([]*runner, len(racers))
@@ -131,7 +136,7 @@ func (l *lab) contest(w workload, racers ...racer) (*contest, error) {
 	}
 	for range rounds {
 		for i, r := range racers {
-			s, err := l.round(c, runners[i], r.name, l.span, names)
+			s, err := l.round(c, runners[i], r.name, span, names)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", r.name, err)
 			}

@@ -26,7 +26,7 @@ func (l *lab) sixteen(nIDs int) (*contest, error) {
 }
 
 func (l *lab) alone() (*contest, error) {
-	return l.contest(workload{name: "alone", workers: 1, ids: 1, limit: never}, ours, ourLeases, theSeed, seedAutoPipelined, bare, limiter)
+	return l.contest(workload{name: "alone", workers: 1, ids: 1, limit: never, slices: 10}, ours, ourLeases, theSeed, seedAutoPipelined, bare, limiter)
 }
 
 func (l *lab) far(nIDs int) (*contest, error) {
