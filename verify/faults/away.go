@@ -75,7 +75,7 @@ func Away(tb redistest.TB, outage, ttl, grace time.Duration) AwayResult {
 	spans := referee.Spans()
 	r.Most, _ = Most(spans, "hot", 0)
 	r.Slowest, r.Errors = calls.Slowest, calls.Errors
-	r.Wrong = append(r.Wrong, Judge(spans, limit, true)...)
+	r.Wrong = append(r.Wrong, Judge(spans, limit)...)
 	for i, d := range r.Resumed {
 		switch {
 		case d > r.Grace+5*time.Second/2:

@@ -53,7 +53,7 @@ func repliesDoubled(c *checker) error {
 	cancel()
 	all.Wait()
 	spans := referee.Spans()
-	wrong := Judge(spans, limit, true)
+	wrong := Judge(spans, limit)
 	if told := Told(spans); told > 0 {
 		wrong = append(wrong, fmt.Sprintf("%d were told lost", told))
 	}

@@ -64,14 +64,14 @@ func TestJudgeSeesTooManyAndFencesThatFall(t *testing.T) {
 		{ID: "a", Slot: "1", Weight: 1, Fence: 5, Asked: ms(0), Start: ms(1), End: ms(10)},
 		{ID: "a", Slot: "2", Weight: 1, Fence: 4, Asked: ms(5), Start: ms(12), End: ms(20)}, // it had asked before
 	}
-	if wrong := Judge(fine, 1, true); len(wrong) > 0 {
+	if wrong := Judge(fine, 1); len(wrong) > 0 {
 		t.Errorf("%q", wrong)
 	}
 	for _, bad := range [][]Span{
 		append(fine, Span{ID: "a", Slot: "3", Weight: 1, Fence: 9, Asked: ms(13), Start: ms(14), End: ms(15)}),
 		append(fine, Span{ID: "a", Slot: "3", Weight: 1, Fence: 3, Asked: ms(30), Start: ms(31)}),
 	} {
-		if wrong := Judge(bad, 1, true); len(wrong) != 1 {
+		if wrong := Judge(bad, 1); len(wrong) != 1 {
 			t.Errorf("%q, want one thing wrong", wrong)
 		}
 	}

@@ -218,7 +218,7 @@ func orderSurvivesFaults(c *checker) error {
 	}
 	all.Wait()
 	judged, wrong := Overtaken(referee.Asks(), losses)
-	wrong = append(wrong, Judge(referee.Spans(), limit, true)...)
+	wrong = append(wrong, Judge(referee.Spans(), limit)...)
 	c.note("%d leases, %d pairs of a grant and a waiter judged", len(referee.Spans()), judged)
 	switch {
 	case len(wrong) > 0:

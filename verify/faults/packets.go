@@ -262,7 +262,7 @@ func Packets(tb redistest.TB, length time.Duration, seed uint64) (result Packets
 	}
 	spans := referee.Spans()
 	result.Took, result.Leases, result.Told = time.Since(began), len(spans), Told(spans)
-	result.Wrong = append(result.Wrong, Judge(spans, limit, true)...)
+	result.Wrong = append(result.Wrong, Judge(spans, limit)...)
 	var overtaken []string
 	result.Order, overtaken = Overtaken(referee.Asks(), nil)
 	result.Wrong = append(result.Wrong, overtaken...)

@@ -194,7 +194,7 @@ func FirstAfter(spans []Span, at time.Duration, keep func(Span) bool) time.Durat
 }
 
 // Judge says what is wrong with what was counted.
-func Judge(spans []Span, limit int, fences bool) (wrong []string) {
+func Judge(spans []Span, limit int) (wrong []string) {
 	byID := make(map[string][]Span)
 	for _, s := range spans {
 		byID[s.ID] = append(byID[s.ID], s)
@@ -203,9 +203,7 @@ func Judge(spans []Span, limit int, fences bool) (wrong []string) {
 		if most, at := Most(of, id, 0); most > limit {
 			wrong = append(wrong, fmt.Sprintf("%s: %d held of %d, at %v", id, most, limit, at))
 		}
-		if fences {
-			wrong = append(wrong, fencesFall(of)...)
-		}
+		wrong = append(wrong, fencesFall(of)...)
 	}
 	return wrong
 }

@@ -78,8 +78,6 @@ type SoakResult struct {
 func Soak(kind Kind, seed uint64, length time.Duration, clocks *skew.Clocks, out io.Writer) (SoakResult, error) {
 	return Within(fmt.Sprintf("soak %s %d", kind, seed), func(tb redistest.TB) SoakResult {
 		s := &soak{tb: tb, r: rand.New(rand.NewPCG(seed, 3)), kind: kind, clocks: clocks, out: out, referee: NewReferee(), counts: map[string]int{}}
-		// A server that steps back and then loses its memory may give lower fences than
-		// before: where the clock does that, fences are not judged.
 		s.forward = seed%2 == 1
 		s.start(seed)
 		return s.run(seed, length)
@@ -385,7 +383,7 @@ func (s *soak) run(seed uint64, length time.Duration) SoakResult {
 	}
 	spans := s.referee.Spans()
 	result.Leases, result.Told, result.Took = len(spans), Told(spans), time.Since(s.began)
-	result.Wrong = append(result.Wrong, Judge(spans, soakLimit, s.kind != Single || s.forward)...)
+	result.Wrong = append(result.Wrong, Judge(spans, soakLimit)...)
 	var overtaken []string
 	result.Order, overtaken = Overtaken(s.referee.Asks(), s.losses)
 	result.Wrong = append(result.Wrong, overtaken...)
