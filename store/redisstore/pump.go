@@ -13,7 +13,7 @@ const (
 	batchMax     = 128 // operations a trip: one script call of so many takes Redis about half a millisecond
 	inFlight     = 2   // trips under way
 	inFlightFar  = 8   // where one takes longer than farTrip
-	gatherMax    = 200 * time.Microsecond
+	gatherMax    = 2 * time.Millisecond
 	gatherAgain  = 100 * time.Millisecond
 	gatherYields = 8 // without a new caller, and the trip goes
 	farTrip      = time.Millisecond
