@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	batchMax     = 128 // operations a trip: one script call of so many takes Redis about half a millisecond
-	inFlight     = 2   // trips under way
-	inFlightFar  = 8   // where one takes longer than farTrip
-	gatherMax    = 2 * time.Millisecond
-	gatherAgain  = 100 * time.Millisecond
-	gatherYields = 8 // without a new caller, and the trip goes
+	batchMax     = 128                    // operations a trip: one script call of so many takes Redis about half a millisecond
+	inFlight     = 2                      // trips under way
+	inFlightFar  = 8                      // where one takes longer than farTrip
+	gatherMax    = 2 * time.Millisecond   // that a trip lets others run before it goes
+	gatherAgain  = 100 * time.Millisecond // after that took longer, trips go at once for so long
+	gatherYields = 8                      // without a new caller, and the trip goes
 	farTrip      = time.Millisecond
 	abandonedMax = 8 // trips on a client that does not end them in time
 )
@@ -259,7 +259,7 @@ func (p *pump) next() {
 
 // carry makes a trip on a goroutine of the pump.
 func (p *pump) carry() {
-	p.gather() // nobody waits for it
+	p.gather() // also for one: who hands over a release does not wait, and renewals come in batches
 	p.mu.Lock()
 	p.gathering = false
 	t := p.take()

@@ -500,7 +500,7 @@ var errOutOfStep = fmt.Errorf("redisstore: Redis, or something on the way to it,
 func (s *Store) sendDurably(ctx context.Context, calls []*call) (first error) {
 	cluster, _ := s.client.UniversalClient.(*redis.ClusterClient)
 	for _, c := range calls {
-		pipe := s.client.Pipeline()
+		pipe := s.client.trips().Pipeline()
 		if cluster != nil {
 			node, err := cluster.MasterForKey(ctx, c.groups[0].names(s.prefix).s)
 			if err != nil {
