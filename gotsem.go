@@ -241,16 +241,16 @@ func (s *Semaphore) listen() {
 	})
 }
 
-// woken is the store's hint that the standing of a slot id changed: a waiter
-// asks again, a lease is renewed to see whether it still is one.
-func (s *Semaphore) woken(slotID string) {
-	if slotID == "" {
+// woken is the store's hint that the standing of a slot id changed: a waiter looks
+// whether it has its grant, a lease is renewed to see whether it still is one.
+func (s *Semaphore) woken(w store.Word) {
+	if w.SlotID == "" {
 		s.line.wakeAll()
 		return
 	}
-	id, waits := s.line.wake(slotID)
+	id, waits := s.line.wake(w)
 	if !waits {
-		s.keeper.suspect(slotID)
+		s.keeper.suspect(w.SlotID)
 	} else if s.known != nil {
 		s.known.forget(id) // there was room: what is remembered is not true any more
 	}

@@ -14,6 +14,10 @@ const (
 	keeperLists  = 16 // so that leases that come and go do not meet in one lock
 	renewBatch   = 256
 	renewsFlying = 4 // batches under way
+
+	// briefAfter is when a lease that is believed by word of its grant is renewed: what is
+	// released sooner need not be.
+	briefAfter = 20 * time.Millisecond
 )
 
 // keeper renews the leases of a semaphore: each at about TTL/3 after its last
@@ -29,6 +33,7 @@ type keeper struct {
 
 	running atomic.Bool
 	closed  atomic.Bool
+	wakes   atomic.Int64  // when its goroutine looks again by itself
 	nudge   chan struct{} // something is due earlier than it was
 }
 
@@ -63,6 +68,10 @@ func (k *keeper) add(l *Lease) bool {
 		asked = k.sem.now()
 	}
 	due := asked + k.every - rand.N(k.every/10+1)
+	brief := l.brief // it is the keeper's from here on
+	if brief {
+		due = k.sem.now() + briefAfter
+	}
 	list := k.list(l)
 	list.mu.Lock()
 	list.insert(l, due)
@@ -71,7 +80,9 @@ func (k *keeper) add(l *Lease) bool {
 		k.remove(l)
 		return false
 	}
-	k.start()
+	if k.start(); brief && due < time.Duration(k.wakes.Load()) {
+		k.wake()
+	}
 	return true
 }
 
@@ -148,6 +159,7 @@ func (k *keeper) run() {
 	timer := time.NewTimer(k.every)
 	defer timer.Stop()
 	for {
+		k.wakes.Store(int64(forever)) // what comes during the round may be missed by it
 		next, some := k.round()
 		if !some || k.closed.Load() {
 			k.running.Store(false)
@@ -156,7 +168,9 @@ func (k *keeper) run() {
 			}
 			continue // a lease came while the keeper was leaving
 		}
-		timer.Reset(max(next, time.Millisecond))
+		next = max(next, time.Millisecond)
+		k.wakes.Store(int64(k.sem.now() + next))
+		timer.Reset(next)
 		select {
 		case <-timer.C:
 		case <-k.nudge:
@@ -199,6 +213,8 @@ func (k *keeper) round() (next time.Duration, some bool) {
 			switch trust := time.Duration(l.trust.Load()); {
 			case trust <= now:
 				over = append(over, l)
+			case l.brief && l.due > now: // the tick is too long for it
+				next = min(next, l.due-now)
 			case l.renewing != nil:
 				next = min(next, trust-now) // unanswered: be there when its time is over
 			case l.again > now: // failed a moment ago: no spin while its time runs out
@@ -282,7 +298,11 @@ func (k *keeper) renew(batch []*Lease) {
 		}
 		switch a := answers[i]; {
 		case a.Err != nil: // broken: tried again while there is trust
-			k.settle(l, min(soon, time.Duration(l.trust.Load())), func() { l.again = soon })
+			trust, soon := time.Duration(l.trust.Load()), soon
+			if l.brief {
+				soon = min(soon, now+max((trust-now)/4, time.Millisecond))
+			}
+			k.settle(l, min(soon, trust), func() { l.again = soon })
 		case a.Kept == store.PutBack && now >= time.Duration(l.trust.Load()):
 			// Too late: somebody may have had its place in between.
 			k.settle(l, soon, nil)
@@ -300,6 +320,7 @@ func (k *keeper) renew(batch []*Lease) {
 			k.settle(l, now+k.every-rand.N(k.every/10+1), func() {
 				s.local.registered(l)
 				l.trust.Store(int64(trust))
+				l.brief = false
 			})
 		}
 	}

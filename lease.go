@@ -35,6 +35,7 @@ type Lease struct {
 	due        time.Duration // when to renew
 	again      time.Duration // not before, after a renewal that failed
 	kept       bool          // in one of the keeper's lists
+	brief      bool          // believed by word of its grant, and not renewed yet
 	renewing   chan struct{} // a renewal is under way; closed when it is answered
 	owed       bool          // to be given back once it is
 	local      atomic.Bool   // admitted or kept in an outage, without the store

@@ -27,12 +27,12 @@ type line struct {
 // stander is one who stands in line.
 type stander struct {
 	id    string
-	woken chan struct{} // one wake-up fits in
+	woken chan store.Word // one fits in
 }
 
 // join makes a waiter known. It returns nil if the line was closed.
-func (l *line) join(id, slotID string) chan struct{} {
-	woken := make(chan struct{}, 1)
+func (l *line) join(id, slotID string) chan store.Word {
+	woken := make(chan store.Word, 1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -81,22 +81,22 @@ func (l *line) close(ctx context.Context) {
 	}
 }
 
-// wake has a waiter ask again, and returns the id that it waits for. Without such a
-// waiter ok is false.
-func (l *line) wake(slotID string) (id string, ok bool) {
+// wake passes a word to its waiter, and returns the id that it waits for. Without such
+// a waiter ok is false.
+func (l *line) wake(w store.Word) (id string, ok bool) {
 	l.mu.Lock()
-	w, ok := l.waiters[slotID]
+	waiter, ok := l.waiters[w.SlotID]
 	l.mu.Unlock()
 	if ok {
-		w.wake()
+		waiter.tell(w)
 	}
-	return w.id, ok
+	return waiter.id, ok
 }
 
-func (w stander) wake() {
+func (s stander) tell(w store.Word) {
 	select {
-	case w.woken <- struct{}{}:
-	default: // it has not looked since the last one
+	case s.woken <- w:
+	default: // it has not looked since the last one, and asks
 	}
 }
 
@@ -104,8 +104,8 @@ func (w stander) wake() {
 func (l *line) wakeAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, w := range l.waiters {
-		w.wake()
+	for _, waiter := range l.waiters {
+		waiter.tell(store.Word{})
 	}
 }
 
@@ -118,7 +118,9 @@ func (l *line) wakeAll() {
 // the outage policy, at once), ErrClosed and the ctx's own error are the others.
 // With a ctx that is over nothing is acquired.
 //
-// A wait costs the store one question a second, and one when it is over.
+// A wait costs the store one question a second, and one when it is over, at the latest
+// soon after it: a grant that the store sends is believed for [store.Claim] since the last
+// question, and then [Lease.Expires] is no later until its first renewal.
 func (s *Semaphore) Acquire(ctx context.Context, id string, opts ...Option) (*Lease, error) {
 	w := wishesOf(opts)
 	limit, err := s.check(ctx, id, w.weight)
@@ -161,7 +163,7 @@ func (s *Semaphore) queue(limit int) int {
 // store may still keep a place, or a grant, for r. That is not given back before the
 // wait ends: what undoes a question without an answer would undo the grant to the
 // next one.
-func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan struct{}, maxWait time.Duration) (_ *Lease, owed bool, _ error) {
+func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan store.Word, maxWait time.Duration) (_ *Lease, owed bool, _ error) {
 	began := s.now()
 	ends := time.Duration(math.MaxInt64)
 	if maxWait < ends-began {
@@ -224,7 +226,12 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan str
 			timer.Reset(pause)
 		}
 		select {
-		case <-woken:
+		case w := <-woken:
+			if lease := s.believe(ctx, r, w, d, sent); lease != nil {
+				s.stats.waited(s.now() - began)
+				s.keep(lease)
+				return lease, false, nil
+			}
 		case <-timer.C:
 			if s.now() >= ends {
 				if d.Outcome == store.Waiting {
@@ -242,6 +249,35 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan str
 			return nil, true, ErrClosed
 		}
 	}
+}
+
+// claimTrust is what must be left of a grant's time for it to be believed: enough to
+// renew it first.
+const claimTrust = store.Claim / 4
+
+// believe makes a lease of the grant that a word tells of, without asking the store
+// for it, which saves a hand-off a round trip; or it returns nil, and the store must be
+// asked. d is what the store said last, and sent is when it was asked that.
+//
+// A word may have lain about for long, and the waiter may have been stopped, while its
+// grant went to the next. But it names the question before it, so that it is no older than that;
+// and so long the grant is kept for us. What is believed is a lease of that time: it
+// is renewed soon, unless it is released before.
+func (s *Semaphore) believe(ctx context.Context, r *store.Request, w store.Word, d store.Decision, sent time.Duration) *Lease {
+	if w.Fence == 0 || w.Asked == 0 || w.Asked != d.Asked {
+		return nil
+	}
+	ttl := min(store.Claim, s.opt.TTL)
+	trust := sent + ttl - margin(ttl)
+	if trust-s.now() < min(claimTrust, ttl/4) {
+		return nil
+	}
+	d = store.Decision{Outcome: store.Granted, Limit: w.Limit, Fence: w.Fence}
+	s.local.learn(r, d)
+	lease := s.lease(ctx, r, d, sent)
+	lease.trust.Store(int64(trust))
+	lease.brief = true
+	return lease
 }
 
 // untilPoll is how long until the waiters of this process ask together.

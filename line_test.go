@@ -460,13 +460,13 @@ func TestAWakeUpForAll(t *testing.T) {
 		if w.answered() {
 			t.Fatal("nobody told it")
 		}
-		s.woken("")
+		s.woken(store.Word{})
 		w.holds(t)
 		if other.answered() {
 			t.Fatal("granted twice")
 		}
-		s.woken("")
-		s.woken("")
+		s.woken(store.Word{})
+		s.woken(store.Word{})
 	})
 }
 
@@ -648,4 +648,176 @@ func TestCloseUnderLoad(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}
+}
+
+// telling is a store whose words carry grants.
+type telling struct {
+	*shaky
+	mu    sync.Mutex
+	asked map[string]uint64 // by slot id, the last asking
+	n     uint64
+	lost  bool // it says nothing
+}
+
+func newTelling() *telling {
+	return &telling{shaky: newShaky(), asked: make(map[string]uint64)}
+}
+
+func (s *telling) Acquire(ctx context.Context, r *store.Request) (store.Decision, error) {
+	d, err := s.shaky.Acquire(ctx, r)
+	if err == nil && d.Outcome == store.Waiting {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.n++
+		s.asked[r.SlotID], d.Asked = s.n, s.n
+	}
+	return d, err
+}
+
+func (s *telling) OnWake(wake func(store.Word)) (stop func()) {
+	return s.Store.OnWake(func(w store.Word) {
+		hs, _ := s.Holders(context.Background(), "id")
+		s.mu.Lock()
+		for _, h := range hs {
+			if h.SlotID == w.SlotID {
+				w.Fence, w.Limit, w.Asked = h.Fence, 1, s.asked[h.SlotID]
+			}
+		}
+		lost := s.lost
+		s.mu.Unlock()
+		if !lost {
+			wake(w)
+		}
+	})
+}
+
+// TestAGrantIsBelievedByItsWord is about hand-offs that cost the waiter no question.
+func TestAGrantIsBelievedByItsWord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newTelling()
+		s := open(t, Options{Store: st, Limit: 1, Queue: 100})
+		first := mustTry(t, s, "id")
+		var line []*queued
+		for range 10 {
+			line = append(line, queue(s, "id"))
+		}
+		asked := st.shaky.asked("acquire")
+		last, fence := first, first.Fence()
+		for _, w := range line {
+			mustRelease(t, last)
+			if last = w.holds(t); last.Fence() <= fence {
+				t.Fatalf("fence %d after %d", last.Fence(), fence)
+			}
+			fence = last.Fence()
+		}
+		if n := st.shaky.asked("acquire") - asked; n != 0 || st.shaky.asked("renew") != 0 {
+			t.Fatalf("%d questions and %d renewals for ten hand-offs in no time", n, st.shaky.asked("renew"))
+		}
+		// Who holds on renews soon, once, and then as everybody does.
+		early := last.Expires()
+		if left := time.Until(early); left > store.Claim {
+			t.Fatalf("believed for %v, and kept for it for %v", left, store.Claim)
+		}
+		time.Sleep(2 * briefAfter)
+		synctest.Wait()
+		if n := st.shaky.asked("renew"); n != 1 || last.Expires().Sub(early) < DefaultTTL/2 {
+			t.Fatalf("%d renewals, believed until %v, before until %v", n, last.Expires(), early)
+		}
+		time.Sleep(store.Life + store.Claim)
+		lives(t, last)
+		if n := st.shaky.asked("renew"); n != 1 {
+			t.Fatalf("%d renewals", n)
+		}
+		mustRelease(t, last)
+		stands(t, s, "id", 0, 0)
+	})
+}
+
+// TestAGrantThatIsNotRenewedInTime is about a store that goes away right after it.
+func TestAGrantThatIsNotRenewedInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newTelling()
+		s := open(t, Options{Store: st, Limit: 1, Outage: Closed})
+		first := mustTry(t, s, "id")
+		w := queue(s, "id")
+		time.Sleep(300 * time.Millisecond)
+		mustRelease(t, first)
+		lease := w.holds(t)
+		st.is(refuses, "renew", "acquire")
+		time.Sleep(store.Claim / 4)
+		st.is(well, "renew", "acquire")
+		time.Sleep(store.Claim / 2)
+		lives(t, lease) // a short one costs nothing
+		mustRelease(t, lease)
+
+		first = mustTry(t, s, "id")
+		w = queue(s, "id")
+		asked := time.Now()
+		mustRelease(t, first)
+		lease = w.holds(t)
+		st.is(refuses, "renew")
+		ends(t, lease, ErrLeaseLost)
+		if took := time.Since(asked); took > store.Claim {
+			t.Fatalf("believed for %v, and kept for it for %v", took, store.Claim)
+		}
+		if n := st.shaky.asked("renew"); n > 40 {
+			t.Fatalf("%d renewals were tried in %v", n, store.Claim)
+		}
+	})
+}
+
+// TestWhatIsNotBelieved is about words that say too little, or too late.
+func TestWhatIsNotBelieved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, Options{Limit: 1, TTL: time.Minute})
+		time.Sleep(time.Hour)
+		for _, c := range []struct {
+			name    string
+			word    store.Word
+			ago     time.Duration
+			believe bool
+		}{
+			{"a grant after the last asking", store.Word{Fence: 5, Limit: 1, Asked: 7}, 0, true},
+			{"a second after it", store.Word{Fence: 5, Limit: 1, Asked: 7}, time.Second, true},
+			{"a grant after another asking", store.Word{Fence: 5, Limit: 1, Asked: 6}, 0, false},
+			{"no grant", store.Word{Asked: 7}, 0, false},
+			{"with hardly the time to renew it", store.Word{Fence: 5, Limit: 1, Asked: 7}, store.Claim * 9 / 10, false},
+			{"when it has gone to the next", store.Word{Fence: 5, Limit: 1, Asked: 7}, store.Claim, false},
+			{"an hour later", store.Word{Fence: 5, Limit: 1, Asked: 7}, time.Hour, false},
+		} {
+			r := &store.Request{ID: "id", SlotID: "slot", Weight: 1, Limit: 1}
+			lease := s.believe(t.Context(), r, c.word, store.Decision{Outcome: store.Waiting, Asked: 7}, s.now()-c.ago)
+			if (lease != nil) != c.believe {
+				t.Errorf("%s: %v", c.name, lease)
+			}
+			if lease != nil && time.Until(lease.Expires()) > store.Claim-c.ago {
+				t.Errorf("%s: believed until %v", c.name, lease.Expires())
+			}
+		}
+		r := &store.Request{ID: "id", SlotID: "slot", Weight: 1, Limit: 1}
+		if l := s.believe(t.Context(), r, store.Word{Fence: 5}, store.Decision{Outcome: store.Waiting}, s.now()); l != nil {
+			t.Error("a store without names for its askings is believed")
+		}
+	})
+}
+
+// TestALostWordCostsAPoll is about a hand-off whose word does not come.
+func TestALostWordCostsAPoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newTelling()
+		s := open(t, Options{Store: st, Limit: 1})
+		first := mustTry(t, s, "id")
+		w := queue(s, "id")
+		st.lost = true
+		mustRelease(t, first)
+		if w.answered() {
+			t.Fatal("nobody told it")
+		}
+		time.Sleep(pollEvery)
+		lease := w.holds(t)
+		if left := time.Until(lease.Expires()); left < DefaultTTL-time.Second {
+			t.Fatalf("asked for, and believed for %v", left)
+		}
+		mustRelease(t, lease)
+	})
 }

@@ -28,6 +28,7 @@ import (
 
 	"github.com/ashfaqjani916/gotsem"
 	"github.com/ashfaqjani916/gotsem/internal/redistest"
+	"github.com/ashfaqjani916/gotsem/store"
 	"github.com/ashfaqjani916/gotsem/store/redisstore"
 )
 
@@ -127,15 +128,15 @@ type earedStore struct {
 	woken atomic.Int64
 }
 
-func (s *earedStore) OnWake(wake func(slotID string)) (stop func()) {
-	return s.Store.OnWake(func(slotID string) {
+func (s *earedStore) OnWake(wake func(store.Word)) (stop func()) {
+	return s.Store.OnWake(func(w store.Word) {
 		if s.drop > 0 && rand.Float64() < s.drop {
 			return
 		}
-		if slotID != "" {
+		if w.SlotID != "" {
 			s.woken.Add(1)
 		}
-		wake(slotID)
+		wake(w)
 	})
 }
 

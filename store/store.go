@@ -31,7 +31,9 @@
 //     a waiter must be claimed (by asking again) within [Claim]; by one that has not
 //     asked for more than a second, before its place in line would have ended, or
 //     within a second if that is later. What is not claimed goes to the next; its
-//     waiter may come back with its ticket and stands where it stood.
+//     waiter may come back with its ticket and stands where it stood. Either way it
+//     is the waiter's for Claim after it last asked, so that a [Word] of the grant can be
+//     believed by who knows when that was.
 //   - Whoever makes or finds room hands it on in the same atomic step.
 //   - An id that nobody holds, waits for, or has set a limit for takes no room.
 //
@@ -170,6 +172,7 @@ type Decision struct {
 	Place   int    // Waiting: 1 is the head of the line
 	Fence   uint64 // Granted, not Bare: rises with every grant of this id
 	Ticket  uint64 // Waiting: the place in line, for a Request that comes back
+	Asked   uint64 // Waiting: names this very asking to a [Word] that comes after it
 
 	// RetryIn: until the next slot of this id lapses (Full, LineFull); until it
 	// is worth asking again without being woken (Waiting); until grants are made
@@ -249,11 +252,24 @@ type Usage struct {
 
 // Waker is a Store that can tell when asking again is worth while.
 type Waker interface {
-	// OnWake has wake called with the slot ids whose standing may have changed:
-	// a waiter that was granted or must go, a holder whose slot was cleared; an
-	// empty slot id means any waiter, since word may have been lost. It is a hint
-	// and may be lost. wake must not block. stop ends the calls.
-	OnWake(wake func(slotID string)) (stop func())
+	// OnWake has wake called when the standing of a slot id may have changed: a
+	// waiter was granted or must go, a holder's slot was cleared. It is a hint and
+	// may be lost. wake must not block. stop ends the calls.
+	OnWake(wake func(Word)) (stop func())
+}
+
+// Word is what a Waker says of a slot id.
+type Word struct {
+	SlotID string // empty: any waiter, since word may have been lost
+
+	// Fence, if not zero, says that SlotID was granted, with that fence and by that
+	// limit, after the asking that Asked names. So whoever knows when it sent that
+	// asking knows how old the word is at most, however long it lay about; and for
+	// [Claim] after the sending it holds the slots without asking again. It keeps
+	// them by renewing.
+	Fence uint64
+	Limit int
+	Asked uint64 // a Decision.Asked
 }
 
 // Lister is a Store that can list what it keeps.

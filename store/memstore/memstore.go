@@ -35,7 +35,7 @@ type Store struct {
 	wakeMu sync.Mutex // taken to change wakers
 }
 
-type waker struct{ wake func(slotID string) }
+type waker struct{ wake func(store.Word) }
 
 // New returns an empty store.
 func New() *Store {
@@ -237,8 +237,9 @@ func (s *Store) IDs(ctx context.Context) iter.Seq2[string, error] {
 // Peers implements store.Counter: a memory store has one process.
 func (s *Store) Peers(context.Context, time.Duration) (int, error) { return 1, nil }
 
-// OnWake implements store.Waker.
-func (s *Store) OnWake(wake func(slotID string)) (stop func()) {
+// OnWake implements store.Waker. Its words carry no grants: asking costs next to nothing
+// here.
+func (s *Store) OnWake(wake func(store.Word)) (stop func()) {
 	w := &waker{wake}
 	s.changeWakers(func(ws []*waker) []*waker { return append(ws, w) })
 	return func() {
@@ -277,7 +278,7 @@ func (s *Store) unlock(sh *shard) {
 	if ws := s.wakers.Load(); ws != nil {
 		for _, id := range woken {
 			for _, w := range *ws {
-				w.wake(id)
+				w.wake(store.Word{SlotID: id})
 			}
 		}
 	}

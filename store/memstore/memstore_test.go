@@ -106,10 +106,10 @@ type ear struct {
 
 func listen(t testing.TB, s *Store) *ear {
 	e := new(ear)
-	t.Cleanup(s.OnWake(func(slotID string) {
+	t.Cleanup(s.OnWake(func(w store.Word) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.woken = append(e.woken, slotID)
+		e.woken = append(e.woken, w.SlotID)
 	}))
 	return e
 }
@@ -423,7 +423,7 @@ func TestATTLOfNothingIsAnError(t *testing.T) {
 func TestAskingWhileBeingWoken(t *testing.T) {
 	s := New()
 	var got store.Decision
-	defer s.OnWake(func(slotID string) { got = ask(t, s, "id", slotID, wait) })()
+	defer s.OnWake(func(w store.Word) { got = ask(t, s, "id", w.SlotID, wait) })()
 	ask(t, s, "id", "a")
 	ask(t, s, "id", "b", wait)
 	release(t, s, "id", "a")
@@ -436,12 +436,12 @@ func TestEarsComeAndGo(t *testing.T) {
 	s := New()
 	var heard atomic.Int64
 	var all sync.WaitGroup
-	defer s.OnWake(func(string) { heard.Add(1) })()
+	defer s.OnWake(func(store.Word) { heard.Add(1) })()
 	const rounds = 300
 	for worker := range 4 {
 		all.Go(func() {
 			for range rounds {
-				s.OnWake(func(string) {})()
+				s.OnWake(func(store.Word) {})()
 			}
 		})
 		all.Go(func() {

@@ -114,6 +114,7 @@ func New(rdb redis.UniversalClient, prefix string, opts ...Option) *Store {
 	for _, opt := range opts {
 		opt(s)
 	}
+	s.ears.doubting = s.durable.replicas > 0
 	s.ops.New = func() any { return new(op) }
 	s.flights.New = func() any { return new(trip) }
 	s.oneMarker = markerKey(prefix, false, 0)
@@ -355,7 +356,7 @@ func (s *Store) Peers(ctx context.Context, ttl time.Duration) (int, error) {
 
 // OnWake implements store.Waker. The subscription lives as long as somebody wants
 // to be woken.
-func (s *Store) OnWake(wake func(slotID string)) (stop func()) { return s.ears.add(wake) }
+func (s *Store) OnWake(wake func(store.Word)) (stop func()) { return s.ears.add(wake) }
 
 // IDs implements store.Lister. It scans the whole keyspace of each master, a
 // thousand keys at a time.
@@ -485,8 +486,8 @@ func (s *Store) eval(ctx context.Context, sc *script, names []string, args ...an
 // wakeRest wakes whom a reply names from index at on.
 func (s *Store) wakeRest(reply []any, at int) {
 	for ; at < len(reply); at++ {
-		if slotID, ok := reply[at].(string); ok {
-			s.ears.wake(slotID)
+		if word, ok := reply[at].(string); ok {
+			s.ears.hears(word)
 		}
 	}
 }

@@ -128,9 +128,9 @@ func exercise(ctx context.Context, one, two *Store, id string) (err error) {
 
 	// Leases, the line, the push to another process.
 	woken := make(chan string, 100)
-	stop := two.OnWake(func(slot string) {
+	stop := two.OnWake(func(w store.Word) {
 		select {
-		case woken <- slot:
+		case woken <- w.SlotID:
 		default:
 		}
 	})

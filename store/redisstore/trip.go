@@ -573,7 +573,8 @@ func (s *Store) read(c *call, rest []*op) []*op {
 		}
 		return rest
 	}
-	if now := r.number() / callNumbers; c.strict && now != 0 {
+	now := r.number() / callNumbers
+	if c.strict && now != 0 {
 		s.clocks.read(c.slot, now, c.sent, time.Now(), c.told)
 	}
 	var highest uint64 // fence or ticket
@@ -593,6 +594,9 @@ func (s *Store) read(c *call, rest []*op) []*op {
 				highest = max(highest, o.decision.Fence, o.decision.Ticket)
 				if o.bare { // the line numbers all of its grants
 					o.decision.Fence = 0
+				}
+				if o.decision.Outcome == store.Waiting {
+					o.decision.Asked = uint64(max(now, -now))
 				}
 			case renew:
 				n := r.number()
@@ -615,8 +619,8 @@ func (s *Store) read(c *call, rest []*op) []*op {
 		s.clocks.gave(c.slot, highest)
 	}
 	for ; r.err == nil && r.at < len(r.list); r.at++ {
-		if slotID, ok := r.list[r.at].(string); ok {
-			s.ears.wake(slotID)
+		if word, ok := r.list[r.at].(string); ok {
+			s.ears.hears(word)
 		}
 	}
 	return rest

@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/ashfaqjani916/gotsem/store"
 )
 
 const (
@@ -26,10 +30,11 @@ const (
 // A word may be lost: whenever a subscription is made, or made again, every waiter
 // is told to ask.
 type ears struct {
-	client *client
-	token  string
+	client   *client
+	token    string
+	doubting bool // grants are not passed on: a waiter must ask, since more than the grant is needed
 
-	callbacks atomic.Pointer[[]*func(string)]
+	callbacks atomic.Pointer[[]*func(store.Word)]
 
 	mu     sync.Mutex
 	stop   context.CancelFunc // of the process's channel; nil: nobody listens
@@ -38,20 +43,36 @@ type ears struct {
 	shards shardEars
 }
 
-// wake passes a word on. An empty slot id concerns everybody.
-func (e *ears) wake(slotID string) {
+// hears passes on what a script said: see push in the prelude.
+func (e *ears) hears(text string) {
+	w := store.Word{SlotID: text}
+	if part := strings.SplitN(text, " ", 4); len(part) == 4 {
+		asked, err1 := strconv.ParseUint(part[0], 10, 64)
+		fence, err2 := strconv.ParseUint(part[1], 10, 64)
+		limit, err3 := strconv.Atoi(part[2])
+		if err1 == nil && err2 == nil && err3 == nil {
+			w = store.Word{SlotID: part[3]}
+			if !e.doubting {
+				w.Asked, w.Fence, w.Limit = asked, fence, limit
+			}
+		}
+	}
+	e.tell(w)
+}
+
+func (e *ears) tell(w store.Word) {
 	if cs := e.callbacks.Load(); cs != nil {
 		for _, c := range *cs {
-			(*c)(slotID)
+			(*c)(w)
 		}
 	}
 }
 
 // add has wake called from now on, until the func that it returns is.
-func (e *ears) add(wake func(string)) (remove func()) {
+func (e *ears) add(wake func(store.Word)) (remove func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.change(func(cs []*func(string)) []*func(string) { return append(cs, &wake) })
+	e.change(func(cs []*func(store.Word)) []*func(store.Word) { return append(cs, &wake) })
 	if e.stop == nil {
 		e.ctx, e.stop = context.WithCancel(context.Background())
 		channel := wakeChannel(e.token)
@@ -62,8 +83,8 @@ func (e *ears) add(wake func(string)) (remove func()) {
 	}
 	return sync.OnceFunc(func() {
 		e.mu.Lock()
-		left := e.change(func(cs []*func(string)) []*func(string) {
-			return slices.DeleteFunc(cs, func(c *func(string)) bool { return c == &wake })
+		left := e.change(func(cs []*func(store.Word)) []*func(store.Word) {
+			return slices.DeleteFunc(cs, func(c *func(store.Word)) bool { return c == &wake })
 		})
 		stop := e.stop
 		if left == 0 {
@@ -85,8 +106,8 @@ func (e *ears) context() context.Context {
 	return e.ctx
 }
 
-func (e *ears) change(f func([]*func(string)) []*func(string)) int {
-	var cs []*func(string)
+func (e *ears) change(f func([]*func(store.Word)) []*func(store.Word)) int {
+	var cs []*func(store.Word)
 	if old := e.callbacks.Load(); old != nil {
 		cs = slices.Clone(*old)
 	}
@@ -156,11 +177,11 @@ func (e *ears) hear(ctx context.Context, ps *redis.PubSub) error {
 		}
 		switch m := msg.(type) {
 		case *redis.Message:
-			e.wake(m.Payload)
+			e.hears(m.Payload)
 		case *redis.Subscription:
 			switch m.Kind {
 			case "subscribe", "ssubscribe":
-				e.wake("")
+				e.tell(store.Word{})
 			case "sunsubscribe":
 				if e.shards.wants(m.Channel) {
 					return errMoved

@@ -59,6 +59,16 @@ var keepTests = []subtest{
 			return maps.Equal(w.h.Snapshot(w.T, w.st), empty)
 		})
 	}},
+	{name: "registered after its key had ended, and counted in full", slow: true, test: func(w *world) {
+		w.granted("a", limit(3), weight(3), ttl(w.unit))
+		w.h.Advance(w.unit * 2 / 3)
+		w.full("b", limit(3))
+		w.pass(w.unit * 2 / 3)
+		w.clear("b", 0)
+		w.renew("a", store.PutBack, func(r *store.Renewal) { r.Weight, r.Register = 3, true })
+		w.stands(3, 0)
+		w.full("c", limit(3))
+	}},
 	{name: "memory lost, with grace", needs: forget, slow: true, test: func(w *world) {
 		patient := grace(4 * w.unit)
 		trusts := func(r *store.Renewal) { r.Trust, r.Grace, r.Fence = w.long, 4*w.unit, 1 }

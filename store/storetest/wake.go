@@ -3,6 +3,7 @@ package storetest
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/ashfaqjani916/gotsem/store"
@@ -17,6 +18,7 @@ type ear struct {
 	w     *world
 	st    store.Store
 	heard chan string
+	words sync.Map // slot id -> the last store.Word of it
 	stop  func()
 }
 
@@ -24,9 +26,10 @@ type ear struct {
 func (w *world) listen(st store.Store) *ear {
 	w.Helper()
 	e := &ear{w: w, st: st, heard: make(chan string, 1000)}
-	e.stop = st.(store.Waker).OnWake(func(slotID string) {
-		if slotID != "" { // "ask again, all of you" is always right
-			e.heard <- slotID
+	e.stop = st.(store.Waker).OnWake(func(w store.Word) {
+		if w.SlotID != "" { // "ask again, all of you" is always right
+			e.words.Store(w.SlotID, w)
+			e.heard <- w.SlotID
 		}
 	})
 	w.Cleanup(func() { e.stop() })
@@ -115,6 +118,51 @@ var wakeTests = []subtest{
 		e.hears("d")
 		w.release("d", true)
 		e.hears()
+	}},
+	{name: "of a grant, what asking would answer", slow: true, needs: waker, test: func(w *world) {
+		e := w.listen(w.st)
+		word := func(slot string) store.Word {
+			e.hears(slot)
+			got, _ := e.words.Load(slot)
+			return got.(store.Word)
+		}
+		w.granted("a", limit(2), weight(2))
+		w.waits(1, "b", limit(2))
+		w.waits(2, "c", limit(2))
+		w.pass(w.unit)
+		b, c := w.waits(1, "b", limit(2)), w.waits(2, "c", limit(2))
+		w.release("c", true)
+		d := w.waits(2, "d", limit(2), weight(2))
+		w.release("a", true)
+		got := word("b")
+		if got.Fence == 0 {
+			return // a store need not say
+		}
+		if b.Asked == 0 || c.Asked == 0 {
+			w.Fatalf("%+v, %+v: grants are told, and no asking has a name", b, c)
+		}
+		if now := w.is(w.ask("b", limit(2)), store.Granted, 1, 1); got != (store.Word{SlotID: "b", Fence: now.Fence, Limit: 2, Asked: b.Asked}) {
+			w.Fatalf("told %+v; asked after %+v, the answer is %+v", got, b, now)
+		}
+		w.releaseOf(w.peer, "b", true)
+		got = word("d")
+		if now := w.is(w.ask("d", limit(2), weight(2)), store.Granted, 2, 0); got != (store.Word{SlotID: "d", Fence: now.Fence, Limit: 2, Asked: d.Asked}) {
+			w.Fatalf("told %+v; asked after %+v, the answer is %+v", got, d, now)
+		}
+	}},
+	{name: "a grant that is renewed and never asked for", slow: true, test: func(w *world) {
+		w.granted("a")
+		w.waits(1, "b")
+		w.waits(2, "c")
+		w.release("a", true)
+		w.h.Advance(store.Claim / 2)
+		w.renew("b", store.Held)
+		w.waits(1, "c")
+		w.pass(store.Claim)
+		w.waits(1, "c")
+		w.stands(1, 1)
+		w.release("b", true)
+		w.is(w.ask("c"), store.Granted, 1, 0)
 	}},
 	{name: "all who were granted", needs: waker, test: func(w *world) {
 		e := w.listen(w.st)

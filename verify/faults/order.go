@@ -25,6 +25,8 @@ type Ask struct {
 	Sent, Back    time.Duration // of this question
 	Granted       bool
 	Since         time.Duration // granted: it was not yet at that time
+
+	asked uint64 // store.Decision.Asked
 }
 
 // watched is a store whose answers to those who wait are told to somebody.
@@ -64,7 +66,7 @@ func (w *watched) Acquire(ctx context.Context, r *store.Request) (store.Decision
 		w.done[slot] = true
 		delete(w.open, slot)
 	case d.Ticket > 0 && (d.Outcome == store.Waiting || d.Outcome == store.Recovering):
-		a.Ticket, a.Since = d.Ticket, a.Back
+		a.Ticket, a.Since, a.asked = d.Ticket, a.Back, d.Asked
 		w.open[slot] = a
 	default:
 		delete(w.open, slot)
@@ -72,6 +74,23 @@ func (w *watched) Acquire(ctx context.Context, r *store.Request) (store.Decision
 	}
 	w.tell(a)
 	return d, err
+}
+
+// OnWake implements store.Waker: a grant that is told, after the latest question, is an
+// answer too.
+func (w *watched) OnWake(wake func(store.Word)) (stop func()) {
+	return w.Store.OnWake(func(word store.Word) {
+		w.mu.Lock()
+		a, ok := w.open[word.SlotID]
+		if ok = ok && word.Fence > 0 && word.Asked == a.asked && !w.done[word.SlotID]; ok {
+			w.done[word.SlotID] = true
+			delete(w.open, word.SlotID)
+			a.Granted, a.Sent, a.Back = true, now(), now()
+			w.tell(a)
+		}
+		w.mu.Unlock()
+		wake(word)
+	})
 }
 
 // steady is the longest that two questions of a waiter may lie apart for it to have stood

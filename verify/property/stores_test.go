@@ -130,7 +130,7 @@ func (p *pair) acquire(r store.Request) {
 			}
 			p.fences[which][d.Fence] = r.SlotID
 		}
-		d.Ticket, d.Fence, d.RetryIn = 0, 0, 0
+		d.Ticket, d.Fence, d.RetryIn, d.Asked = 0, 0, 0, 0
 		if d.Outcome != store.Waiting {
 			d.Place = 0
 		}

@@ -129,6 +129,9 @@ func child(args []string) error {
 			return func() { s.release(background, "id", slotID) }
 		})
 	}
+	if *kind == "subscriber" {
+		return subscriber(e)
+	}
 	sem, err := gotsem.New(gotsem.Options{Store: redisstore.New(redis.NewClient(&redis.Options{Addr: *addr}), *prefix), Limit: *limit, Queue: 1 << 20, TTL: *life, StoreTimeout: min(*life, 5*time.Second)})
 	if err != nil {
 		return err
@@ -203,6 +206,25 @@ func child(args []string) error {
 		return fmt.Errorf("no child %q", *kind)
 	}
 	return nil
+}
+
+// subscriber says when it hears each message on the channel that is called as the
+// prefix.
+func subscriber(e entry) error {
+	rdb := e.client()
+	defer rdb.Close()
+	messages := rdb.Subscribe(background, e.prefix)
+	defer messages.Close()
+	if _, err := messages.Receive(background); err != nil {
+		return err
+	}
+	fmt.Println(1)
+	for {
+		if _, err := messages.ReceiveMessage(background); err != nil {
+			return err
+		}
+		fmt.Println(time.Now().UnixNano())
+	}
 }
 
 var leaseNumber atomic.Int64

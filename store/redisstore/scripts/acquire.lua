@@ -6,8 +6,7 @@
 --          (slot weight limit ttl queue ticket flags owner) ... Flags: 1 bare, 2 never
 --          asked for before.
 -- Returns  the time and number (see finish); per slot outcome, active, limit, waiting, place,
---          fence, ticket, ms; and last the slot ids of the caller's own process that
---          were granted on the way. Outcomes: 0 full, 1 granted, 2 waiting, 3 line
+--          fence, ticket, ms; and last the words (see push) to the caller's own process. Outcomes: 0 full, 1 granted, 2 waiting, 3 line
 --          full, 4 too heavy, 5 recovering, 6 ask again (see doubt). ms: until the next slot lapses (refused),
 --          until it is worth asking again (waiting), until grants are made again
 --          (recovering).

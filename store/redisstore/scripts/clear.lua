@@ -3,7 +3,7 @@
 -- KEYS     S, M, Q, L; and E if there is grace.
 -- ARGV     header (see prelude), grace, slot ('': all that are held), ttl
 -- Returns  the server's time in ms; how many slot ids were taken; and last the
---          slot ids of the caller's own process that it concerns.
+--          words (see push) to the caller's own process.
 --
 -- A lease that was taken leaves a tombstone for ttl, so that its holder cannot put
 -- it back while the server recovers.

@@ -3,8 +3,8 @@
 --
 -- KEYS     S, M, Q, L; and E if there is grace.
 -- ARGV     header (see prelude), grace, limit ('': take it off)
--- Returns  the server's time in ms; the version of the limit; and last the slot ids
---          of the caller's own process that were granted.
+-- Returns  the server's time in ms; the version of the limit; and last the words (see
+--          push) to the caller's own process.
 
 -- @prelude
 

@@ -259,13 +259,15 @@ local function write()
 	end
 end
 
-local function push(wake, slot, shared)
+-- push tells the process with that token a word: a slot id; or, of a grant, when its
+-- waiter last asked (ms), the fence, the limit, and the slot id.
+local function push(wake, word, shared)
 	if wake == WAKE then
-		mine[#mine + 1] = slot
+		mine[#mine + 1] = word
 	elseif SHARD == '1' and shared then
-		pushes[#pushes + 1] = {'SPUBLISH', 'gotsem:{' .. string.match(M, '^gotsem:{(.-)}') .. '}:wake:' .. wake, slot}
+		pushes[#pushes + 1] = {'SPUBLISH', 'gotsem:{' .. string.match(M, '^gotsem:{(.-)}') .. '}:wake:' .. wake, word}
 	else
-		pushes[#pushes + 1] = {'PUBLISH', 'gotsem:wake:' .. wake, slot}
+		pushes[#pushes + 1] = {'PUBLISH', 'gotsem:wake:' .. wake, word}
 	end
 end
 
@@ -373,7 +375,7 @@ local function advance()
 				-- what being woken may take. Who lives has asked within the last second.
 				if ends - now < CLAIM then claim = math.max(ends - now, LEAST) end
 				given[head] = grant(head, weight, ttl or claim, false, wake, owner, ttl and 'h' or 'g')
-				if not ttl then push(wake, head, true) end
+				if not ttl then push(wake, string.format('%.0f %.0f %.0f %s', ends - LIFE, given[head], limit, head), true) end
 			end
 		end
 	end
@@ -397,6 +399,10 @@ local function shut(idle)
 		return
 	end
 	if not dirty then return end
+	if emptied then -- an extra of 0 must not stand beside records of what has ended
+		emptied = false
+		recount(true)
+	end
 	flush()
 	if mKeep == 0 then mKeep = 1000 end
 	if new then
@@ -409,7 +415,8 @@ end
 -- finish tells whom it concerns. Last, and without failing: a missing right to
 -- publish must not look like a call that failed. A reply begins with the time in ms,
 -- times 1024, plus the number of the call, by which its caller knows it from another
--- call's; it is negative if the caller has not met the marker by this call.
+-- call's; it is negative if the caller has not met the marker by this call. It ends with
+-- the words to the caller's own process.
 local function finish(reply)
 	-- Whoever has never met it looks whether it is there, also when refused: a process
 	-- that only ever waited must not take a server that lost everything for a new one.
@@ -417,6 +424,6 @@ local function finish(reply)
 	reply[1] = now * 1024 + NUMBER
 	if not met then reply[1] = -reply[1] end
 	for _, p in ipairs(pushes) do redis.pcall(unpack(p)) end
-	for _, slot in ipairs(mine) do reply[#reply + 1] = slot end
+	for _, word in ipairs(mine) do reply[#reply + 1] = word end
 	return reply
 end

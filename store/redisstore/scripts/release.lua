@@ -3,15 +3,21 @@
 -- KEYS     S, M, Q, L of each id, as in acquire.lua; last, if there is grace, E.
 -- ARGV     header (see prelude), then per id: n grace slot ...
 -- Returns  the time and number (see finish); per slot 1 if there was something to give
---          back, else 0; and last the slot ids of the caller's own process that
---          were granted.
+--          back, else 0; and last the words (see push) to the caller's own process.
 
 -- The plain case first, as in acquire.lua: leases of weight 1 of ids with nobody in line.
 local out, later = {0}, nil
 do
 	local call, K, A = redis.call, KEYS, ARGV
 	local ids = (#K - #K % 4) / 4
-	if string.byte(A[1]) == 48 and call('EXISTS', unpack(K, 2 * ids + 1, 3 * ids)) == 0 then
+	local plain, line = string.byte(A[1]) == 48, nil
+	if plain and ids == 1 and A[2] == '1' then
+		line = call('ZRANGE', K[3], 0, 1)
+		plain = not line[1]
+	elseif plain then
+		plain = call('EXISTS', unpack(K, 2 * ids + 1, 3 * ids)) == 0
+	end
+	if plain then
 		local time = call('TIME')
 		local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 		local micros = time[1] * 1000000 + time[2]
@@ -30,7 +36,8 @@ do
 			for j = 2, n + 1 do
 				if r[j] then
 					known = known + 1
-					ok = ok and string.byte(r[j]) == 104 -- h
+					local state = string.byte(r[j])
+					ok = ok and (state == 104 or state == 103) -- h, g
 				end
 			end
 			if ok and n > 1 then -- given back twice at once: not plain
@@ -62,6 +69,58 @@ do
 			i, o = i + 2 + n, o + n
 		end
 		if not later then return out end
+	elseif line then
+		-- The plain hand-off: a lease of weight 1 of a full id, to the head of the line, who
+		-- lives and wants no more than that; and who is next lives too, and finds it full.
+		local S, M, Q, slot, head = K[1], K[2], K[3], A[4], line[1]
+		local r = call('HMGET', M, '', slot, unpack(line))
+		local fence, ticket, extra, recounted = string.match(r[1] or '', '^(%d+) (%d+) (%d+) (%d+)$')
+		local ends, limit, wake, owner = string.match(r[3] or '', '^w (%d+) 1 (%d+) (%S+) (.*)$')
+		local state = r[2] and string.byte(r[2])
+		local until2, limit2 = string.match(r[4] or '', '^w (%d+) %d+ (%d+) ')
+		if not line[2] then until2, limit2 = ends, limit end
+		if ends and limit == limit2 and extra == '0' and (state == 104 or state == 103) and call('EXISTS', K[4]) == 0 then
+			local shard, token, number, seen, echo, ago = string.match(A[1], '^%d (%d) (%S+) (%d+) (%d) (%d+) (%d+)$')
+			local time = call('TIME')
+			local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+			local left, stamp = ends - now, now * 1024 + number
+			local score = call('ZSCORE', S, slot)
+			local ok = (seen == '0' or seen == '1') and left > 0 and left <= 3100 and until2 - now > 0 and score and score + 0 > now
+				and call('ZCOUNT', S, string.format('(%.0f', now), '+inf') == limit + 0
+			if ok and A[3] ~= '0' then -- what the marker says, as in acquire.lua
+				local jump = echo == '0' and 0 or now - echo - ago
+				local e = call('HMGET', K[5], 'rid', 'grace', 'seen')
+				local age = now - (e[3] or 0)
+				ok = jump <= 400 and jump >= -400 and e[1] and e[2] + 0 <= now and age >= 0 and age <= 1000
+				local info = ok and redis.pcall('INFO', 'replication')
+				ok = ok and type(info) == 'string' and string.match(info, 'master_replid:(%x+)') == e[1]
+			elseif ok then
+				stamp = -stamp
+			end
+			if ok then
+				local claim = left < 2000 and math.max(left, 1000) or 2000
+				local long = math.floor(claim * 1.125) + 20
+				fence = fence + 1
+				local micros = time[1] * 1000000 + time[2]
+				if micros > fence then fence = micros end
+				call('ZADD', S, string.format('%.0f', now + claim), head)
+				call('ZREM', S, slot)
+				-- M lives as long as what was held; of S's end others may have thought differently.
+				if call('PTTL', S) < claim then call('PEXPIRE', S, long) end
+				call('ZREM', Q, head)
+				call('HDEL', M, slot)
+				call('HSET', M, '', string.format('%.0f %s 0 %s', fence, ticket, recounted), head, string.format('g 1 %.0f %.0f %s %s', fence, now, wake, owner))
+				if score - now < claim and call('PTTL', M) < claim then call('PEXPIRE', M, long) end
+				local word = string.format('%.0f %.0f %s %s', ends - 3000, fence, limit, head)
+				if wake == token then return {stamp, 1, word} end
+				if shard == '1' then
+					redis.pcall('SPUBLISH', 'gotsem:{' .. string.match(M, '^gotsem:{(.-)}') .. '}:wake:' .. wake, word)
+				else
+					redis.pcall('PUBLISH', 'gotsem:wake:' .. wake, word)
+				end
+				return {stamp, 1}
+			end
+		end
 	end
 end
 

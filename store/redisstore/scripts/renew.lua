@@ -7,7 +7,7 @@
 --          register is '1' to put it back whatever the store remembers.
 -- Returns  the time and number (see finish); per slot 0 lost, 1 held, 2 put back, 3 ask again
 --          (see doubt); and last
---          the slot ids of the caller's own process that were granted.
+--          the words (see push) to the caller's own process.
 --
 -- A slot that is there is renewed without looking at the marker. One that is not
 -- is put back only while the server recovers from having lost its memory; or when
@@ -54,7 +54,7 @@ while A[i] do
 			elseif register or trust > 0 and recovering(not scores[j] and not r) > 0 and not doubt then
 				back = true
 			else
-				back = trust > 0 and not scores[j] and (state == 'h' or state == 'e') and waiting == 0 and fits(w, set or A[a + 7] + 0)
+				back = trust > 0 and not scores[j] and (holds or state == 'e') and waiting == 0 and fits(w, set or A[a + 7] + 0)
 			end
 			if back then
 				-- What is left of it goes first: a recount on the way must not find it.
