@@ -20,7 +20,7 @@
 local call, K, A = redis.call, KEYS, ARGV
 local time = call('TIME')
 local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
-local live = string.format('(%.0f', now)
+local live = '(' .. time[1] .. string.sub('00000' .. time[2], -6, -4) -- printing a float costs more than a command
 local expiry = string.format('%.0f', now + A[2])
 local flags = A[1] % 4
 local number, sweep, sure, keep = (A[1] - flags) / 4, flags % 2 == 1, flags > 1, A[3]
