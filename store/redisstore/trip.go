@@ -184,7 +184,7 @@ func (s *Store) sort(t *trip) {
 			o.next = nil
 			at := &t.tails[maphash.String(hashSeed, o.id)%uint64(len(t.tails))]
 			c := at.call
-			if at.pass == t.pass && at.op.id == o.id && at.op.grace == o.grace && (v != acquireBare || at.op.limit == o.limit && at.op.ttl == o.ttl) {
+			if at.pass == t.pass && at.op.id == o.id && at.op.grace == o.grace && at.op.goesWith(o) {
 				at.op.next = o
 			} else {
 				p := place{verb: v}
@@ -208,6 +208,22 @@ func (s *Store) sort(t *trip) {
 	}
 }
 
+// alike reports whether o, and all of its group, ask for nothing but a slot now: but for
+// the slot ids, they are the same.
+func (o *op) alike() bool { return o.verb == acquire && o.queue <= 0 && o.ticket == 0 }
+
+// goesWith reports whether other belongs into o's group, if it is of the same id.
+func (o *op) goesWith(other *op) bool {
+	switch {
+	case o.verb == acquireBare:
+		return o.limit == other.limit && o.ttl == other.ttl
+	case o.alike():
+		return other.alike() && o.weight == other.weight && o.limit == other.limit && o.ttl == other.ttl && o.queue == other.queue &&
+			o.bare == other.bare && o.fresh == other.fresh && o.owner == other.owner
+	}
+	return !other.alike()
+}
+
 // call returns the call at p, one of t.calls[first:] or a new one.
 func (t *trip) call(p place, first int) *call {
 	for _, c := range t.calls[first:] {
@@ -227,7 +243,7 @@ func (t *trip) call(p place, first int) *call {
 
 // num makes n an argument.
 func (t *trip) num(n int64) *int64 {
-	if n < int64(len(argSmall)) {
+	if n >= 0 && n < int64(len(argSmall)) {
 		return &argSmall[n]
 	}
 	t.nums = append(t.nums, n) // arguments may point into what it was before it grew
@@ -295,18 +311,24 @@ func (s *Store) command(ctx context.Context, t *trip, c *call, text bool) *redis
 		args = append(args, s.header(c))
 	}
 	for _, g := range c.groups {
-		switch args = append(args, t.num(g.group())); c.verb {
-		case releaseBare:
-		case acquireBare:
+		n, alike := g.group(), g.alike()
+		if alike {
+			n = -n
+		}
+		switch args = append(args, t.num(n)); {
+		case c.verb == releaseBare:
+		case c.verb == acquireBare:
 			args = append(args, &g.limit)
+		case alike:
+			args = append(args, &g.grace, &g.weight, &g.limit, &g.ttl, &g.queue, &g.ticket, t.num(bits(g.bare, sure && g.fresh)), &g.owner)
 		default:
 			args = append(args, &g.grace)
 		}
 		for o := g; o != nil; o = o.next {
-			switch args = append(args, &o.slot); c.verb {
-			case renew:
+			switch args = append(args, &o.slot); {
+			case c.verb == renew:
 				args = append(args, &o.ttl, &o.weight, &o.fence, &o.trust, t.num(bits(o.put, false)), &o.owner, &o.limit)
-			case acquire:
+			case c.verb == acquire && !alike:
 				args = append(args, &o.weight, &o.limit, &o.ttl, &o.queue, &o.ticket, t.num(bits(o.bare, sure && o.fresh)), &o.owner)
 			}
 		}
@@ -579,10 +601,19 @@ func (s *Store) read(c *call, rest []*op) []*op {
 	}
 	var highest uint64 // fence or ticket
 	for _, g := range c.groups {
+		// Of most ids there is an answer for all of their ops together.
+		together := c.verb != renew && r.err == nil
+		if together {
+			first := r.number()
+			if together = first >= 0 && r.err == nil; together {
+				highest = max(highest, r.together(c, g, first))
+			}
+		}
 		for o := g; o != nil; o = o.next {
 			again := false
-			switch c.verb {
-			case acquire:
+			switch {
+			case together:
+			case c.verb == acquire:
 				n := r.number()
 				if again = n == askAgain && !o.again; n == askAgain {
 					n = 5
@@ -598,7 +629,7 @@ func (s *Store) read(c *call, rest []*op) []*op {
 				if o.decision.Outcome == store.Waiting {
 					o.decision.Asked = uint64(max(now, -now))
 				}
-			case renew:
+			case c.verb == renew:
 				n := r.number()
 				if again = n == renewAgain && !o.again; n == renewAgain && o.again {
 					r.err = errClock
@@ -624,6 +655,30 @@ func (s *Store) read(c *call, rest []*op) []*op {
 		}
 	}
 	return rest
+}
+
+// together reads an answer for all the ops of an id: of acquire.lua, that the first n
+// are granted and the others refused, of release.lua, that each gave back something. It
+// returns the highest fence.
+func (r *reply) together(c *call, g *op, n int64) (highest uint64) {
+	if c.verb == release {
+		for o := g; o != nil; o = o.next {
+			o.freed = true
+		}
+		return 0
+	}
+	active, fence, lapse := int(r.number()), uint64(r.number()), ms(r.number())
+	at := active - int(n)
+	for o := g; o != nil; o = o.next {
+		if n == 0 {
+			o.decision = store.Decision{Outcome: store.Full, Active: active, Limit: int(o.limit), RetryIn: lapse}
+			continue
+		}
+		n, at = n-1, at+1
+		o.decision = store.Decision{Outcome: store.Granted, Active: at, Limit: int(o.limit), Fence: fence}
+		highest, fence = fence, fence+1
+	}
+	return highest
 }
 
 // acquiredBare reads what acquire_bare.lua answers for the ops of one id.

@@ -2,14 +2,16 @@
 --
 -- KEYS     S (holders) of each id, then M (meta) of each, Q (line) of each, L (limit
 --          set by hand) of each; last, if any request asks for grace, E (the marker).
--- ARGV     header (see prelude), then per id: n grace
---          (slot weight limit ttl queue ticket flags owner) ... Flags: 1 bare, 2 never
---          asked for before.
--- Returns  the time and number (see finish); per slot outcome, active, limit, waiting, place,
---          fence, ticket, ms; and last the words (see push) to the caller's own process. Outcomes: 0 full, 1 granted, 2 waiting, 3 line
---          full, 4 too heavy, 5 recovering, 6 ask again (see doubt). ms: until the next slot lapses (refused),
---          until it is worth asking again (waiting), until grants are made again
---          (recovering).
+-- ARGV     header (see prelude), then per id: n grace (slot weight limit ttl queue ticket
+--          flags owner) ...; or, where all but the slots is the same: -n grace weight limit
+--          ttl queue ticket flags owner slot ... Flags: 1 bare, 2 never asked for before.
+-- Returns  the time and number (see finish); per id either how many of its slots, the first
+--          ones, are granted, the others being refused, active after that, the fence of the first, and
+--          ms; or -1, and per slot outcome, active, limit, waiting, place, fence, ticket, ms; and last
+--          the words (see push) to the caller's own process. Outcomes: 0 full, 1 granted,
+--          2 waiting, 3 line full, 4 too heavy, 5 recovering, 6 ask again (see doubt). ms:
+--          until the next slot lapses (refused), until it is worth asking again (waiting),
+--          until grants are made again (recovering).
 --
 -- A slot id that is there already is answered its grant again: asking twice is asking
 -- once. A refusal writes nothing.
@@ -35,10 +37,13 @@ do
 		out[1] = -stamp
 		for k = 1, ids do
 			local S, M, n, grace = K[k], K[ids + k], A[i] + 0, A[i + 1]
-			local first, ttl = i + 2, A[i + 5]
+			local base, step, same = i - 6, 8, nil -- slot j is A[base + step * j]; what belongs to it follows, or follows same
+			if n < 0 then n, base, step, same = -n, i + 8, 1, i + 1 end
+			local first = same or i + 2
+			local limit, ttl = A[first + 2], A[first + 3]
 			local fresh, waits = true, false
-			for a = first, first + 8 * n - 8, 8 do
-				fresh = fresh and A[a + 1] == '1' and A[a + 2] == A[first + 2] and A[a + 3] == ttl and A[a + 6] == '2'
+			for a = first, same or first + 8 * n - 8, 8 do
+				fresh = fresh and A[a + 1] == '1' and A[a + 2] == limit and A[a + 3] == ttl and A[a + 6] == '2'
 				waits = waits or A[a + 4] ~= '0'
 			end
 			local meta = fresh and call('HGET', M, '')
@@ -46,7 +51,7 @@ do
 			local ok, active, give = fresh and extra == '0', 0, 0
 			if ok then
 				active = call('ZCOUNT', S, live, '+inf')
-				give = A[first + 2] - active
+				give = limit - active
 				if give > n then give = n elseif give < 0 then give = 0 end
 				ok = give == n or not waits
 			end
@@ -68,10 +73,15 @@ do
 					fence = fence + 1
 					if micros > fence then fence = micros end
 					local add, record = {}, {'', ''}
+					-- Printing a float costs more than a command: the upper digits are shared.
+					local low = fence % 1000000
+					local holds = string.format('h 1 %.0f', (fence - low) / 1000000)
 					for j = 1, give do
-						local a = first + 8 * j - 8
+						local a = base + step * j
 						add[2 * j - 1], add[2 * j] = expiry, A[a]
-						record[2 * j + 1], record[2 * j + 2] = A[a], string.format('h 1 %.0f', fence + j - 1) .. since .. A[a + 7]
+						local held = low < 1000000 and holds .. string.format('%06d', low) or string.format('h 1 %.0f', fence + j - 1)
+						record[2 * j + 1], record[2 * j + 2] = A[a], held .. since .. A[(same or a) + 7]
+						low = low + 1
 					end
 					record[2] = string.format('%.0f %s %s %s', fence + give - 1, ticket, extra, recounted)
 					call('ZADD', S, unpack(add))
@@ -84,18 +94,14 @@ do
 					local next = call('ZRANGE', S, live, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
 					lapse = next[2] and next[2] - now or 0
 				end
-				for j = 1, n do
-					local granted = j <= give
-					out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5] = granted and 1 or 0, active + (granted and j or give), A[first + 2] + 0, 0, 0
-					out[o + 6], out[o + 7], out[o + 8] = granted and fence + j - 1 or 0, 0, granted and 0 or lapse
-					o = o + 8
-				end
+				out[o + 1], out[o + 2], out[o + 3], out[o + 4] = give, active + give, fence, lapse
+				o = o + 4
 			else
 				later = later or {}
 				later[#later + 1], later[#later + 2], later[#later + 3] = k, i, o
-				o = o + 8 * n
+				o = o + 1 + 8 * n
 			end
-			i = first + 8 * n
+			i = base + step * (n + 1)
 		end
 		if not later then
 			-- Whoever has never met the marker looks whether it is there (see finish).
@@ -161,13 +167,19 @@ if not later then
 	later = {}
 	local i, o = 2, 1
 	for k = 1, IDS do
+		local n = A[i] + 0
 		later[3 * k - 2], later[3 * k - 1], later[3 * k] = k, i, o
-		i, o = i + 2 + 8 * A[i], o + 8 * A[i]
+		if n < 0 then
+			i, o = i + 9 - n, o + 1 - 8 * n
+		else
+			i, o = i + 2 + 8 * n, o + 1 + 8 * n
+		end
 	end
 end
 for l = 1, #later, 3 do
 	local k, i, o = later[l], later[l + 1], later[l + 2]
-	local n, first = A[i] + 0, i + 2
+	local n, base, step, same = A[i] + 0, i - 6, 8, nil -- as above
+	if n < 0 then n, base, step, same = -n, i + 8, 1, i + 1 end
 	GRACE = A[i + 1] + 0
 	if SEEN == '3' then recovering() end
 	open(k)
@@ -175,10 +187,11 @@ for l = 1, #later, 3 do
 	local lineKept = false -- Q lives for another LIFE
 	local slots, sure = {}, true
 	for j = 1, n do
-		local a = first + 8 * (j - 1)
+		local a = base + step * j
 		slots[j] = A[a]
+		a = same or a
 		sure = sure and A[a + 6] > '1'
-		present[A[a]] = A[a + 3] + 0
+		present[slots[j]] = A[a + 3] + 0
 	end
 	advance()
 	if #fields > 1 then flush() end
@@ -192,7 +205,7 @@ for l = 1, #later, 3 do
 	end
 	local got, asked = {}, {}
 	for j = 1, n do
-		local a, slot, ticket0 = first + 8 * (j - 1), slots[j], tickets[j]
+		local a, slot, ticket0 = same or base + step * j, slots[j], tickets[j]
 		local lim = set or A[a + 2] + 0
 		if asked[slot] then
 			got[j] = asked[slot] -- asked twice at once
@@ -213,8 +226,10 @@ for l = 1, #later, 3 do
 	end
 	if #fields > 1 then flush() end
 	advance() -- who came back may be the head, and there may be room
+	o = o + 1
+	out[o] = -1
 	for j = 1, n do
-		local a, g = first + 8 * (j - 1), got[j]
+		local a, g = same or base + step * j, got[j]
 		local outcome, ms = g[1], 0
 		local place, fence, act = 0, g[3], g[5]
 		if outcome == 2 and given[slots[j]] then

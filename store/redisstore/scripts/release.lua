@@ -2,8 +2,8 @@
 --
 -- KEYS     S, M, Q, L of each id, as in acquire.lua; last, if there is grace, E.
 -- ARGV     header (see prelude), then per id: n grace slot ...
--- Returns  the time and number (see finish); per slot 1 if there was something to give
---          back, else 0; and last the words (see push) to the caller's own process.
+-- Returns  the time and number (see finish); per id either 1, if there was something to give
+--          back of each of its slots, or -1, and per slot 1 if there was, else 0; and last the words (see push) to the caller's own process.
 
 -- The plain case first, as in acquire.lua: leases of weight 1 of ids with nobody in line.
 local out, later = {0}, nil
@@ -53,7 +53,10 @@ do
 					scores = {call('ZSCORE', S, A[i + 2])}
 					if scores[1] then call('ZREM', S, A[i + 2]) end
 				else
-					scores = call('ZMSCORE', S, unpack(A, i + 2, i + 1 + n))
+					-- Where nothing has lapsed, and each has its record, each is there.
+					if known < n or call('ZCOUNT', S, '-inf', string.format('%.0f', now)) > 0 then
+						scores = call('ZMSCORE', S, unpack(A, i + 2, i + 1 + n))
+					end
 					call('ZREM', S, unpack(A, i + 2, i + 1 + n))
 				end
 				if r[1] and fence - micros < 0 and ticket - micros < 0 and call('HLEN', M) == known + 1 then
@@ -61,12 +64,21 @@ do
 				elseif known > 0 then
 					call('HDEL', M, unpack(A, i + 2, i + 1 + n))
 				end
-				for j = 1, n do out[o + j] = scores[j] and scores[j] + 0 > now and 1 or 0 end
+				if not scores or n == 1 and scores[1] and scores[1] + 0 > now then
+					out[o + 1] = 1
+					o = o + 1
+				else
+					out[o + 1] = -1
+					for j = 1, n do out[o + 1 + j] = scores[j] and scores[j] + 0 > now and 1 or 0 end
+					o = o + 1 + n
+				end
 			else
 				later = later or {}
 				later[#later + 1], later[#later + 2], later[#later + 3] = k, i, o
+				out[o + 1] = -1
+				o = o + 1 + n
 			end
-			i, o = i + 2 + n, o + n
+			i = i + 2 + n
 		end
 		if not later then return out end
 	elseif line then
@@ -131,11 +143,12 @@ if not later then
 	local i, o = 2, 1
 	for k = 1, IDS do
 		later[3 * k - 2], later[3 * k - 1], later[3 * k] = k, i, o
-		i, o = i + 2 + A[i], o + A[i]
+		out[o + 1] = -1
+		i, o = i + 2 + A[i], o + 1 + A[i]
 	end
 end
 for l = 1, #later, 3 do
-	local k, i, o = later[l], later[l + 1], later[l + 2]
+	local k, i, o = later[l], later[l + 1], later[l + 2] + 1
 	local n = A[i] + 0
 	GRACE = A[i + 1] + 0
 	open(k)
