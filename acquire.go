@@ -127,7 +127,7 @@ func (s *Semaphore) request(id string, weight, limit int) *store.Request {
 // settle asks the store once about a request that does not wait, and turns the
 // answer into a lease or an error.
 func (s *Semaphore) settle(ctx context.Context, r *store.Request) (*Lease, error) {
-	sent := s.now()
+	sent, mark := s.now(), s.known.mark(r.ID)
 	d, err := s.guard.acquire(ctx, r)
 	if err != nil {
 		return s.unanswered(ctx, r, err)
@@ -143,7 +143,9 @@ func (s *Semaphore) settle(ctx context.Context, r *store.Request) (*Lease, error
 		s.guard.later.add(r.ID, r.SlotID, false)
 		return nil, &unavailable{id: r.ID, cause: errors.New("the answer came after its lease was over")}
 	}
-	return nil, s.refusal(r, d, 0)
+	err = s.refusal(r, d, 0)
+	s.known.learn(err, r.Weight, mark)
+	return nil, err
 }
 
 // unanswered goes by the outage policy. What the store may have granted is given
@@ -200,12 +202,8 @@ func (s *Semaphore) refusal(r *store.Request, d store.Decision, waited time.Dura
 		return &RecoveringError{ID: r.ID, RetryAfter: d.RetryIn}
 	}
 	s.stats.refused.Add(1)
-	full := &FullError{
+	return &FullError{
 		ID: r.ID, Active: d.Active, Limit: d.Limit, Waiting: d.Waiting, RetryAfter: d.RetryIn,
 		line: d.Outcome == store.LineFull, waited: waited,
 	}
-	if s.known != nil && d.Outcome == store.Full && waited == 0 { // it is shared with those who do not wait
-		s.known.learn(full, r.Weight)
-	}
-	return full
 }

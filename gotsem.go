@@ -207,6 +207,7 @@ func newSemaphore(o Options) *Semaphore {
 	s.guard.returns, s.guard.back = s.local.returns, s.local.back
 	if o.KnownFull > 0 {
 		s.known = newKnownFull(o.KnownFull)
+		s.guard.frees = s.known.forget
 	}
 	return s
 }
@@ -251,7 +252,7 @@ func (s *Semaphore) woken(w store.Word) {
 	id, waits := s.line.wake(w)
 	if !waits {
 		s.keeper.suspect(w.SlotID)
-	} else if s.known != nil {
+	} else {
 		s.known.forget(id) // there was room: what is remembered is not true any more
 	}
 }

@@ -1,16 +1,23 @@
 package gotsem
 
 import (
+	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
 // knownFull remembers refusals for a short while, so that the next one costs
-// nothing. A release by this process ends what it remembers of that id.
+// nothing. A release by this process ends what it remembers of that id: when it is
+// sent and when it is answered, since in between it makes room at a moment that nobody
+// here knows. A refusal that may be older than that is not remembered at all.
+//
+// A nil *knownFull remembers nothing.
 type knownFull struct {
 	keep  time.Duration
 	start time.Time
+	hash  maphash.Seed
+	freed [64]atomic.Uint64 // by a hash of the id: how often something was forgotten
 	some  atomic.Int64
 	mu    sync.RWMutex
 	ids   map[string]*knownEntry
@@ -26,7 +33,7 @@ type knownEntry struct {
 const knownMax = 10_000
 
 func newKnownFull(keep time.Duration) *knownFull {
-	return &knownFull{keep: keep, start: time.Now(), ids: make(map[string]*knownEntry)}
+	return &knownFull{keep: keep, start: time.Now(), hash: maphash.MakeSeed(), ids: make(map[string]*knownEntry)}
 }
 
 // full returns the refusal of id for that weight, if one is remembered.
@@ -43,7 +50,25 @@ func (k *knownFull) full(id string, weight int) *FullError {
 	return e.full
 }
 
-func (k *knownFull) learn(full *FullError, weight int) {
+// mark is taken before the store is asked, for learn.
+func (k *knownFull) mark(id string) uint64 {
+	if k == nil {
+		return 0
+	}
+	return k.freedOf(id).Load()
+}
+
+func (k *knownFull) freedOf(id string) *atomic.Uint64 {
+	return &k.freed[maphash.String(k.hash, id)%uint64(len(k.freed))]
+}
+
+// learn remembers the refusal in err, if it is one, unless something was forgotten of its
+// id since mark.
+func (k *knownFull) learn(err error, weight int, mark uint64) {
+	full, ok := err.(*FullError)
+	if k == nil || !ok || full.line {
+		return
+	}
 	keep := k.keep
 	if full.RetryAfter > 0 {
 		keep = min(keep, full.RetryAfter)
@@ -55,9 +80,17 @@ func (k *knownFull) learn(full *FullError, weight int) {
 	}
 	k.ids[full.ID] = &knownEntry{full: full, weight: weight, until: time.Since(k.start) + keep}
 	k.some.Store(int64(len(k.ids)))
+	if k.mark(full.ID) != mark { // looked at last: forget counts first, and looks at some then
+		delete(k.ids, full.ID)
+		k.some.Store(int64(len(k.ids)))
+	}
 }
 
 func (k *knownFull) forget(id string) {
+	if k == nil {
+		return
+	}
+	k.freedOf(id).Add(1)
 	if k.some.Load() == 0 {
 		return
 	}

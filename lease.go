@@ -225,9 +225,6 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	inStore := !l.local.Load()
 	s.local.ended(l)
-	if s.known != nil {
-		s.known.forget(l.id)
-	}
 	s.stats.released.Add(1)
 	r := s.releases.Get().(*store.Release)
 	defer s.releases.Put(r)

@@ -671,10 +671,51 @@ func TestKnownFullIsNotBelievedBeyondALapse(t *testing.T) {
 	})
 }
 
+// late is a store whose refusals take a while to come back.
+type late struct {
+	store.Store
+	refused, goOn chan struct{}
+}
+
+func (s late) Acquire(ctx context.Context, r *store.Request) (store.Decision, error) {
+	d, err := s.Store.Acquire(ctx, r)
+	if d.Outcome == store.Full {
+		s.refused <- struct{}{}
+		<-s.goOn
+	}
+	return d, err
+}
+
+// A refusal that was decided before a release, and heard of after it, was believed: a
+// free slot stayed free for as long as KnownFull.
+func TestARefusalFromBeforeAReleaseWasBelieved(t *testing.T) {
+	for _, handOver := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			st := late{newShaky(), make(chan struct{}), make(chan struct{})}
+			s := open(t, Options{Store: st, Limit: 1, KnownFull: time.Hour, TTL: time.Hour, HandOver: handOver})
+			held := mustTry(t, s, "id")
+			got := make(chan error)
+			go func() {
+				_, err := s.Try(context.Background(), "id")
+				got <- err
+			}()
+			<-st.refused
+			mustRelease(t, held)
+			synctest.Wait()
+			st.goOn <- struct{}{}
+			if err := <-got; !errors.Is(err, ErrFull) {
+				t.Fatal(err)
+			}
+			mustTry(t, s, "id")
+		})
+	}
+}
+
 func TestKnownFullIsBounded(t *testing.T) {
 	s := open(t, Options{Limit: 1, KnownFull: time.Hour, LimitFunc: nil})
 	for i := range knownMax + 10 {
-		s.known.learn(&FullError{ID: fmt.Sprint("id", i)}, 1)
+		id := fmt.Sprint("id", i)
+		s.known.learn(&FullError{ID: id}, 1, s.known.mark(id))
 		if n := len(s.known.ids); n > knownMax {
 			t.Fatalf("%d refusals are remembered", n)
 		}

@@ -36,6 +36,7 @@ type guard struct {
 	later   backlog
 
 	onHanded func(id, slotID string, err error) // handed, made into a func once
+	frees    func(id string)                    // told when a release is sent, and when it is answered
 
 	open   atomic.Bool
 	streak atomic.Int64 // failures since the last good answer; 0 is the common case
@@ -60,7 +61,7 @@ type guard struct {
 
 func newGuard(st store.Store, timeout, ttl time.Duration, log *slog.Logger, stats *stats) *guard {
 	// start lies a little back, so that 0 can stand for never.
-	g := &guard{store: st, timeout: timeout, log: log, stats: stats, start: time.Now().Add(-2 * logEvery), closed: make(chan struct{})}
+	g := &guard{store: st, timeout: timeout, log: log, stats: stats, start: time.Now().Add(-2 * logEvery), closed: make(chan struct{}), frees: func(string) {}}
 	g.later.init(g, ttl)
 	g.onHanded = g.handed
 	return g
@@ -109,7 +110,9 @@ func (g *guard) release(ctx context.Context, r *store.Release) (bool, error) {
 		return false, err
 	}
 	r.Budget = g.timeout
+	g.frees(r.ID)
 	freed, err := g.store.Release(ctx, r)
+	g.frees(r.ID)
 	return freed, g.leave(ctx, r.ID, err)
 }
 
@@ -122,11 +125,13 @@ func (g *guard) handOver(r *store.Release) {
 	}
 	r.Budget = g.timeout
 	r.Async = g.onHanded
+	g.frees(r.ID)
 	_, _ = g.store.Release(context.Background(), r) // it speaks through Async
 }
 
 // handed hears how a release ended that was handed over.
 func (g *guard) handed(id, slotID string, err error) {
+	g.frees(id)
 	if g.leave(context.Background(), id, err) != nil {
 		g.later.add(id, slotID, false)
 	}

@@ -83,6 +83,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
 	r := s.request(id, 1, limit)
 	defer s.requests.Put(r)
 	r.Bare = true
+	mark := s.known.mark(id)
 	d, err := s.guard.acquire(ctx, r)
 	switch {
 	case err == nil && d.Outcome == store.Granted:
@@ -92,7 +93,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
 		if s.known == nil {
 			s.stats.refused.Add(1)
 		} else {
-			_ = s.refusal(r, d, 0) // counted, and remembered
+			s.known.learn(s.refusal(r, d, 0), 1, mark)
 		}
 		return AcquireResult{Active: d.Active, Max: d.Limit}
 	}
@@ -114,9 +115,6 @@ func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
 func (s *Semaphore) Release(ctx context.Context, id, slotID string) {
 	if id == "" || slotID == "" || slotID == sentinel {
 		return
-	}
-	if s.known != nil {
-		s.known.forget(id)
 	}
 	r := s.releases.Get().(*store.Release)
 	defer s.releases.Put(r)

@@ -130,6 +130,7 @@ func (w *world) stress(most int) {
 				patient := rand.N(4) > 0
 				for {
 					d, err := st.Acquire(w.ctx, r)
+					r.Fresh = false
 					if err != nil {
 						w.Errorf("acquire: %v", err)
 						return

@@ -178,7 +178,8 @@ type world struct {
 	ctx  context.Context
 	id   string
 
-	probes int // see ear
+	probes int      // see ear
+	known  sync.Map // id and slot id that the store may know of
 }
 
 func newWorld(t *testing.T, h Harness) *world {
@@ -218,7 +219,14 @@ func (w *world) request(slot string, wishes []wish) *store.Request {
 	for _, do := range wishes {
 		do(r)
 	}
+	r.Fresh = w.meets(r.ID, slot)
 	return r
+}
+
+// meets notes that the store hears of a slot id, and reports whether that is the first time.
+func (w *world) meets(id, slot string) (first bool) {
+	_, met := w.known.LoadOrStore(id+"\x00"+slot, true)
+	return !met
 }
 
 // ask acquires, or asks again: one slot of a limit of one, for long, without
@@ -303,6 +311,7 @@ func (w *world) renew(slot string, want store.Kept, changes ...func(*store.Renew
 	for _, do := range changes {
 		do(&r)
 	}
+	w.meets(r.ID, slot)
 	got := w.st.Renew(w.ctx, []store.Renewal{r})
 	if len(got) != 1 || got[0].Err != nil {
 		w.Fatalf("renew %q: %+v", slot, got)

@@ -149,7 +149,9 @@ func (p *pair) Acquire(t *rapid.T) {
 	} else {
 		r.Bare = rapid.IntRange(0, 3).Draw(t, "bare") == 0
 	}
-	p.asked[r.SlotID] = &r
+	again := r
+	p.asked[r.SlotID] = &again
+	r.Fresh = true
 	p.acquire(r)
 }
 

@@ -94,7 +94,7 @@ do
 					local next = call('ZRANGE', S, live, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
 					lapse = next[2] and next[2] - now or 0
 				end
-				out[o + 1], out[o + 2], out[o + 3], out[o + 4] = give, active + give, fence, lapse
+				out[o + 1], out[o + 2], out[o + 3], out[o + 4] = give, active + give, give > 0 and fence or 0, lapse
 				o = o + 4
 			else
 				later = later or {}
