@@ -53,9 +53,10 @@ func (k *keeper) init(s *Semaphore) {
 	k.nudge = make(chan struct{}, 1)
 }
 
-func (k *keeper) list(l *Lease) *leaseList {
-	n := len(l.slotID)
-	return &k.lists[l.slotID[n-1]%keeperLists]
+func (k *keeper) list(l *Lease) *leaseList { return k.listOf(l.slotID) }
+
+func (k *keeper) listOf(slotID string) *leaseList {
+	return &k.lists[slotID[len(slotID)-1]%keeperLists]
 }
 
 // add has l renewed from now on. It returns false if the keeper was closed.
@@ -120,19 +121,17 @@ func (k *keeper) giveBack(l *Lease) {
 // suspect has the lease with that slot id renewed at once, to see whether it
 // still is one.
 func (k *keeper) suspect(slotID string) {
-	for i := range k.lists {
-		list := &k.lists[i]
-		list.mu.Lock()
-		for l := list.first; l != nil; l = l.next {
-			if l.slotID == slotID {
-				list.unlink(l)
-				list.insert(l, 0)
-				break
-			}
+	list := k.listOf(slotID)
+	list.mu.Lock()
+	defer list.mu.Unlock()
+	for l := list.first; l != nil; l = l.next {
+		if l.slotID == slotID {
+			list.unlink(l)
+			list.insert(l, 0)
+			k.wake()
+			return
 		}
-		list.mu.Unlock()
 	}
-	k.wake()
 }
 
 // all has every lease renewed at once.
