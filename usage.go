@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -169,29 +168,9 @@ type Stats struct {
 }
 
 type stats struct {
-	granted, refused, knownFull, released, held tally // counted by every call
-
-	queued, gaveUp, lost, renewals, putBack, failedOpen, local, unavailable, recovering, storeErrors, outages atomic.Uint64
-
-	wait atomic.Int64
-}
-
-// tally is a counter that the cores do not contend for: each adds to one of its cells.
-type tally struct {
-	cells [8]struct {
-		n atomic.Int64
-		_ [56]byte // a cache line is one core's at a time
-	}
-}
-
-func (t *tally) Add(n int64) { t.cells[rand.Uint32()%uint32(len(t.cells))].n.Add(n) }
-
-// Load is exact when nobody adds.
-func (t *tally) Load() (sum int64) {
-	for i := range t.cells {
-		sum += t.cells[i].n.Load()
-	}
-	return max(sum, 0) // what one cell has lost another may not have gained yet
+	granted, refused, knownFull, queued, gaveUp, released, lost, renewals, putBack,
+	failedOpen, local, unavailable, recovering, storeErrors, outages atomic.Uint64
+	held, wait atomic.Int64
 }
 
 func (s *stats) waited(d time.Duration) { s.wait.Add(int64(d)) }
@@ -200,8 +179,8 @@ func (s *stats) waited(d time.Duration) { s.wait.Add(int64(d)) }
 func (s *Semaphore) Stats() Stats {
 	c := &s.stats
 	return Stats{
-		Granted: uint64(c.granted.Load()), Refused: uint64(c.refused.Load()), KnownFull: uint64(c.knownFull.Load()), Queued: c.queued.Load(),
-		GaveUp: c.gaveUp.Load(), Released: uint64(c.released.Load()), Lost: c.lost.Load(), Renewals: c.renewals.Load(),
+		Granted: c.granted.Load(), Refused: c.refused.Load(), KnownFull: c.knownFull.Load(), Queued: c.queued.Load(),
+		GaveUp: c.gaveUp.Load(), Released: c.released.Load(), Lost: c.lost.Load(), Renewals: c.renewals.Load(),
 		PutBack: c.putBack.Load(), FailedOpen: c.failedOpen.Load(), Local: c.local.Load(),
 		Unavailable: c.unavailable.Load(), Recovering: c.recovering.Load(), StoreErrors: c.storeErrors.Load(),
 		Outages: c.outages.Load(), Held: int(c.held.Load()), Waiting: s.line.len(), Waited: time.Duration(c.wait.Load()),
