@@ -396,3 +396,28 @@ func TestReleaseWithoutPublish(t *testing.T) {
 		t.Fatal(d, err)
 	}
 }
+
+// Tombstones are not looked for at each clear, and do not gather either.
+func TestTombstonesAreSwept(t *testing.T) {
+	srv := redistest.Start(t)
+	rdb := srv.Client()
+	s := opened(t, rdb, "sem:")
+	take := func(slot string) {
+		t.Helper()
+		d, err := s.Acquire(t.Context(), &store.Request{ID: "id", SlotID: slot, Weight: 1, Limit: 9, TTL: time.Minute, Fresh: true})
+		if err != nil || d.Outcome != store.Granted {
+			t.Fatal(d, err)
+		}
+	}
+	take("stays")
+	for i := range 300 {
+		slot := fmt.Sprint("goes", i)
+		take(slot)
+		if n, err := s.Clear(t.Context(), store.Clear{ID: "id", SlotID: slot, TTL: time.Millisecond}); err != nil || n != 1 {
+			t.Fatal(n, err)
+		}
+	}
+	if n := rdb.HLen(t.Context(), keysOf("sem:", "id").m).Val(); n < 2 || n > 70 {
+		t.Errorf("%d fields after 300 clears", n)
+	}
+}
