@@ -52,6 +52,7 @@ func (e *ears) hears(text string) {
 		limit, err3 := strconv.Atoi(part[2])
 		if err1 == nil && err2 == nil && err3 == nil {
 			w = store.Word{SlotID: part[3]}
+			e.shards.leave(w.SlotID) // if it must ask after all, it joins again
 			if !e.doubting {
 				w.Asked, w.Fence, w.Limit = asked, fence, limit
 			}

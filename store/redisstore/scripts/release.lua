@@ -3,7 +3,8 @@
 -- KEYS     S, M, Q, L of each id, as in acquire.lua; last, if there is grace, E.
 -- ARGV     header (see prelude), then per id: n grace slot ...
 -- Returns  the time and number (see finish); per id either 1, if there was something to give
---          back of each of its slots, or -1, and per slot 1 if there was, else 0; and last the words (see push) to the caller's own process.
+--          back of each of its slots, or -1, and per slot 1 if there was, else 0; and last
+--          the words (see push) to the caller's own process.
 
 -- The plain case first, as in acquire.lua: leases of weight 1 of ids with nobody in line.
 local out, later = {0}, nil
