@@ -16,8 +16,9 @@ const (
 	renewsFlying = 4 // batches under way
 
 	// briefAfter is when a lease that is believed by word of its grant is renewed: what is
-	// released sooner need not be.
-	briefAfter = 20 * time.Millisecond
+	// released sooner need not be. Those due within briefTogether share a call.
+	briefAfter    = 20 * time.Millisecond
+	briefTogether = 10 * time.Millisecond
 )
 
 // keeper renews the leases of a semaphore: each at about TTL/3 after its last
@@ -71,7 +72,7 @@ func (k *keeper) add(l *Lease) bool {
 	due := asked + k.every - rand.N(k.every/10+1)
 	brief := l.brief // it is the keeper's from here on
 	if brief {
-		due = k.sem.now() + briefAfter
+		due = (k.sem.now() + briefAfter + briefTogether).Truncate(briefTogether)
 	}
 	list := k.list(l)
 	list.mu.Lock()
@@ -197,7 +198,7 @@ func (k *keeper) empty() bool {
 func (k *keeper) round() (next time.Duration, some bool) {
 	now := k.sem.now()
 	next = k.every
-	var due []*Lease
+	var due, brief []*Lease // what is brief goes first: it has the least time
 	var over []*Lease
 	for i := range k.lists {
 		list := &k.lists[i]
@@ -223,7 +224,11 @@ func (k *keeper) round() (next time.Duration, some bool) {
 				list.insert(l, now+k.every)
 			default:
 				l.renewing = make(chan struct{})
-				due = append(due, l)
+				if l.brief {
+					brief = append(brief, l)
+				} else {
+					due = append(due, l)
+				}
 				next = min(next, trust-now)
 			}
 			l = after
@@ -233,6 +238,7 @@ func (k *keeper) round() (next time.Duration, some bool) {
 	for _, l := range over {
 		l.over()
 	}
+	due = append(brief, due...)
 	for len(due) > 0 {
 		n := min(len(due), renewBatch)
 		batch := due[:n:n]
@@ -243,9 +249,9 @@ func (k *keeper) round() (next time.Duration, some bool) {
 				defer func() { <-k.slots }()
 				k.renew(batch)
 			}()
-		default: // as many as may be are under way; they are still due
+		default: // as many as may be are under way; they are still due when one ends
 			for _, l := range due {
-				k.settle(l, now+k.tick, nil)
+				k.settle(l, now, nil)
 			}
 			return k.tick, true
 		}
@@ -369,11 +375,18 @@ func (k *keeper) close() {
 func (t *leaseList) insert(l *Lease, due time.Duration) {
 	l.due, l.kept = due, true
 	before := t.last
-	if t.first != nil && due <= t.first.due {
-		before = nil // retries and suspects: no walk over all the others
-	}
-	for before != nil && before.due > due {
-		before = before.prev
+	switch {
+	case t.first != nil && due <= t.first.due: // retries and suspects: no walk over all the others
+		before = nil
+	case l.brief: // it belongs near the front
+		before = t.first
+		for before != nil && before.next != nil && before.next.due <= due {
+			before = before.next
+		}
+	default:
+		for before != nil && before.due > due {
+			before = before.prev
+		}
 	}
 	l.prev = before
 	if before != nil {

@@ -264,7 +264,7 @@ const claimTrust = store.Claim / 4
 // and so long the grant is kept for us. What is believed is a lease of that time: it
 // is renewed soon, unless it is released before.
 func (s *Semaphore) believe(ctx context.Context, r *store.Request, w store.Word, d store.Decision, sent time.Duration) *Lease {
-	if w.Fence == 0 || w.Asked == 0 || w.Asked != d.Asked {
+	if w.Fence == 0 || w.Asked == 0 || w.Asked != d.Asked || over(ctx) != nil || s.closed.Load() {
 		return nil
 	}
 	ttl := min(store.Claim, s.opt.TTL)

@@ -798,6 +798,18 @@ func TestWhatIsNotBelieved(t *testing.T) {
 		if l := s.believe(t.Context(), r, store.Word{Fence: 5}, store.Decision{Outcome: store.Waiting}, s.now()); l != nil {
 			t.Error("a store without names for its askings is believed")
 		}
+		// A grant that came together with the end of its ctx, or of the semaphore, was a
+		// lease half of the time.
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		good, asked := store.Word{Fence: 5, Limit: 1, Asked: 7}, store.Decision{Outcome: store.Waiting, Asked: 7}
+		if l := s.believe(over, r, good, asked, s.now()); l != nil {
+			t.Error("acquired with a ctx that is over")
+		}
+		_ = s.Close()
+		if l := s.believe(t.Context(), r, good, asked, s.now()); l != nil {
+			t.Error("acquired from a semaphore that is closed")
+		}
 	})
 }
 
@@ -819,5 +831,40 @@ func TestALostWordCostsAPoll(t *testing.T) {
 			t.Fatalf("asked for, and believed for %v", left)
 		}
 		mustRelease(t, lease)
+	})
+}
+
+// Leases by word wait for nothing but a call that ends: they were put off for a whole tick
+// while as many renewals as may be were under way, and ran out.
+func TestLeasesByWordStarvedBehindRenewals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const waiters = 100
+		st := newTelling()
+		s := open(t, Options{Store: st, Limit: waiters, Queue: waiters, TTL: 2 * time.Minute})
+		st.hooked(func(verb, _ string) {
+			if verb == "renew" {
+				time.Sleep(50 * time.Millisecond)
+			}
+		})
+		var held []*Lease
+		var line []*queued
+		for range waiters {
+			held = append(held, mustTry(t, s, "id"))
+		}
+		for range waiters {
+			line = append(line, queue(s, "id"))
+		}
+		for i, w := range line {
+			mustRelease(t, held[i])
+			w.holds(t)
+			time.Sleep(5 * time.Millisecond)
+		}
+		time.Sleep(2 * store.Claim)
+		for _, w := range line {
+			lives(t, w.lease)
+		}
+		if n := s.Stats(); n.Lost != 0 || n.Held != waiters {
+			t.Fatalf("%+v", n)
+		}
 	})
 }
