@@ -251,10 +251,6 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan sto
 	}
 }
 
-// claimTrust is what must be left of a grant's time for it to be believed: enough to
-// renew it first.
-const claimTrust = store.Claim / 4
-
 // believe makes a lease of the grant that a word tells of, without asking the store
 // for it, which saves a hand-off a round trip; or it returns nil, and the store must be
 // asked. d is what the store said last, and sent is when it was asked that.
@@ -269,7 +265,7 @@ func (s *Semaphore) believe(ctx context.Context, r *store.Request, w store.Word,
 	}
 	ttl := min(store.Claim, s.opt.TTL)
 	trust := sent + ttl - margin(ttl)
-	if trust-s.now() < min(claimTrust, ttl/4) {
+	if trust-s.now() < ttl/4 { // it must be renewed in what is left
 		return nil
 	}
 	d = store.Decision{Outcome: store.Granted, Limit: w.Limit, Fence: w.Fence}

@@ -806,7 +806,9 @@ func TestWhatIsNotBelieved(t *testing.T) {
 		if l := s.believe(over, r, good, asked, s.now()); l != nil {
 			t.Error("acquired with a ctx that is over")
 		}
-		_ = s.Close()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
 		if l := s.believe(t.Context(), r, good, asked, s.now()); l != nil {
 			t.Error("acquired from a semaphore that is closed")
 		}

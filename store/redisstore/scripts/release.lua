@@ -85,6 +85,7 @@ do
 	elseif line then
 		-- The plain hand-off: a lease of weight 1 of a full id, to the head of the line, who
 		-- lives and wants no more than that; and who is next lives too, and finds it full.
+		local LIFE, CLAIM, LEAST = 3000, 2000, 1000 -- as in prelude.lua, and what follows as in its advance
 		local S, M, Q, slot, head = K[1], K[2], K[3], A[4], line[1]
 		local r = call('HMGET', M, '', slot, unpack(line))
 		local fence, ticket, extra, recounted = string.match(r[1] or '', '^(%d+) (%d+) (%d+) (%d+)$')
@@ -98,7 +99,7 @@ do
 			local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 			local left, stamp = ends - now, now * 1024 + number
 			local score = call('ZSCORE', S, slot)
-			local ok = (seen == '0' or seen == '1') and left > 0 and left <= 3100 and until2 - now > 0 and score and score + 0 > now
+			local ok = (seen == '0' or seen == '1') and left > 0 and left <= LIFE + 100 and until2 - now > 0 and score and score + 0 > now
 				and call('ZCOUNT', S, string.format('(%.0f', now), '+inf') == limit + 0
 			if ok and A[3] ~= '0' then -- what the marker says, as in acquire.lua
 				local jump = echo == '0' and 0 or now - echo - ago
@@ -111,7 +112,7 @@ do
 				stamp = -stamp
 			end
 			if ok then
-				local claim = left < 2000 and math.max(left, 1000) or 2000
+				local claim = left < CLAIM and math.max(left, LEAST) or CLAIM
 				local long = math.floor(claim * 1.125) + 20
 				fence = fence + 1
 				local micros = time[1] * 1000000 + time[2]
@@ -124,7 +125,7 @@ do
 				call('HDEL', M, slot)
 				call('HSET', M, '', string.format('%.0f %s 0 %s', fence, ticket, recounted), head, string.format('g 1 %.0f %.0f %s %s', fence, now, wake, owner))
 				if score - now < claim and call('PTTL', M) < claim then call('PEXPIRE', M, long) end
-				local word = string.format('%.0f %.0f %s %s', ends - 3000, fence, limit, head)
+				local word = string.format('%.0f %.0f %s %s', ends - LIFE, fence, limit, head)
 				if wake == token then return {stamp, 1, word} end
 				if shard == '1' then
 					redis.pcall('SPUBLISH', 'gotsem:{' .. string.match(M, '^gotsem:{(.-)}') .. '}:wake:' .. wake, word)
