@@ -117,10 +117,9 @@ func (s *Semaphore) check(ctx context.Context, id string, weight int) (limit int
 // request makes a request with a slot id of its own, from the pool.
 func (s *Semaphore) request(id string, weight, limit int) *store.Request {
 	r := s.requests.Get().(*store.Request)
-	*r = store.Request{
-		ID: id, SlotID: s.ids.next(), Weight: weight, Limit: limit,
-		TTL: s.opt.TTL, Owner: s.owner, Grace: s.opt.Grace, Away: s.local.cutOff(), Fresh: true,
-	}
+	*r = store.Request{} // and then field by field, in place: see redisstore's free
+	r.ID, r.SlotID, r.Weight, r.Limit = id, s.ids.next(), weight, limit
+	r.TTL, r.Owner, r.Grace, r.Away, r.Fresh = s.opt.TTL, s.owner, s.opt.Grace, s.local.cutOff(), true
 	return r
 }
 

@@ -118,7 +118,8 @@ func (s *Semaphore) Release(ctx context.Context, id, slotID string) {
 	}
 	r := s.releases.Get().(*store.Release)
 	defer s.releases.Put(r)
-	*r = store.Release{ID: id, SlotID: slotID, Bare: true, Grace: s.opt.Grace}
+	*r = store.Release{}
+	r.ID, r.SlotID, r.Bare, r.Grace = id, slotID, true, s.opt.Grace
 	if s.opt.HandOver {
 		s.stats.released.Add(1)
 		s.guard.handOver(r)

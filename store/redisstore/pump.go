@@ -59,7 +59,7 @@ func (p *pump) do(ctx context.Context, o *op) (left bool, err error) {
 	}
 	direct := p.store.client.direct
 	p.mu.Lock()
-	if len(p.ghosts) > 0 && o.verb.whole() == release {
+	if len(p.ghosts) > 0 && o.gives() {
 		p.awaitGhost(ctx, o.slot)
 	}
 	alone := len(p.queue) == 0 && !p.crowd

@@ -166,7 +166,7 @@ var errNoID = errors.New("redisstore: the id and the slot id must not be empty")
 // op returns an operation from the pool.
 func (s *Store) op(v verb, id, slotID string, budget time.Duration) *op {
 	o := s.ops.Get().(*op)
-	o.verb, o.takes, o.id, o.slot, o.budget = v, v.whole() == acquire, id, slotID, budget
+	o.verb, o.takes, o.id, o.slot, o.budget = v, v == acquire, id, slotID, budget
 	if budget <= 0 {
 		o.budget = defaultBudget
 	}
@@ -178,15 +178,14 @@ func (s *Store) free(o *op, left bool) {
 	if left {
 		return
 	}
-	*o = op{turn: o.turn, keys: o.keys, named: o.named}
+	// Field by field, in place: a whole op to copy from would lie on the stack of each
+	// caller that waits.
+	o.question, o.answer = question{}, answer{}
+	o.lead, o.gone, o.landed, o.again, o.async, o.next = false, false, false, false, nil, nil
 	s.ops.Put(o)
 }
 
 const yes, no = "1", "0"
-
-// slack is how much longer than its last slot a key lives: Redis may count the end
-// of a key from a moment before the script read the clock.
-const slack = 20 // ms
 
 // Acquire implements store.Store.
 func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, error) {
@@ -199,11 +198,10 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	o := s.op(acquire, r.ID, r.SlotID, r.Budget)
 	o.weight, o.limit, o.queue, o.ticket = int64(r.Weight), int64(r.Limit), int64(r.Queue), int64(r.Ticket)
 	o.ttl = r.TTL.Milliseconds()
-	o.keyTTL = o.ttl + slack
 	o.bare, o.fresh, o.owner, o.grace = r.Bare, r.Fresh, r.Owner, r.Grace.Milliseconds()
 	o.away = r.Away.Milliseconds()
 	if r.Bare && r.Weight == 1 && r.Queue <= 0 && o.grace == 0 {
-		o.verb = acquireBare
+		o.verb = bare
 	}
 	if o.grace > s.grace.Load() {
 		s.grace.Store(o.grace)
@@ -239,7 +237,7 @@ func (s *Store) Release(ctx context.Context, r *store.Release) (bool, error) {
 	o := s.op(release, r.ID, r.SlotID, r.Budget)
 	o.grace = r.Grace.Milliseconds()
 	if r.Bare && o.grace == 0 {
-		o.verb = releaseBare
+		o.verb = bare
 	}
 	if o.async = r.Async; o.async != nil {
 		s.pump.enqueue(o)

@@ -60,7 +60,7 @@ func TestScriptsRunConstantCommands(t *testing.T) {
 	called := regexp.MustCompile(`(?:redis\.p?call|\bcall)\(\s*([^,)]*)`)
 	constant := regexp.MustCompile(`^'[A-Z]+'$`)
 	for _, sc := range []*script{
-		acquireScript, acquireBareScript, renewScript, releaseScript, releaseBareScript, usageScript, clearScript, limitScript, peersScript,
+		acquireScript, bareScript, renewScript, releaseScript, usageScript, clearScript, limitScript, peersScript,
 	} {
 		var code strings.Builder
 		for line := range strings.Lines(sc.text) {
@@ -246,6 +246,31 @@ func TestHostileText(t *testing.T) {
 	}
 }
 
+// An id that is asked for twice in one call, which looks at eight ids at once and finds
+// that nobody holds any of them, is counted all the same.
+func TestAnIDTwiceInACallWasTakenForFree(t *testing.T) {
+	s := opened(t, redistest.Start(t).Client(), "sem:")
+	for _, v := range []verb{bare, acquire} {
+		trip := s.trip()
+		for i, id := range []string{"twice", "other", "another", "twice"} {
+			trip.ops = append(trip.ops, &op{question: question{
+				verb: v, takes: true, bare: v == bare, fresh: true, id: fmt.Sprint(id, v), slot: fmt.Sprint("slot", i), owner: "me",
+				weight: 1, limit: int64(4 - i), ttl: 60_000, budget: time.Minute,
+			}})
+		}
+		for range 2 { // the second time with the text of the script known
+			if err := s.fly(t.Context(), trip); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, o := range trip.ops {
+			if want := i < 3; o.err != nil || (o.decision.Outcome == store.Granted) != want {
+				t.Errorf("%s, limit %d: %v %v, want granted: %v", o.id, o.limit, o.decision, o.err, want)
+			}
+		}
+	}
+}
+
 // A key of another type fails its own id, in a trip with others too.
 func TestWrongTypeFailsAlone(t *testing.T) {
 	srv := redistest.Start(t)
@@ -270,7 +295,7 @@ func TestWrongTypeFailsAlone(t *testing.T) {
 				func(id, slot string) error {
 					// Whether there was something to give back is not known where a trip was
 					// made a second time for those it did not fail on.
-					_, err := s.Release(ctx, &store.Release{ID: id, SlotID: slot})
+					_, err := s.Release(ctx, &store.Release{ID: id, SlotID: slot, Bare: bare})
 					return err
 				},
 			}

@@ -27,14 +27,12 @@ var (
 	preludeText string
 	//go:embed scripts/acquire.lua
 	acquireText string
-	//go:embed scripts/acquire_bare.lua
-	acquireBareText string
+	//go:embed scripts/bare.lua
+	bareText string
 	//go:embed scripts/renew.lua
 	renewText string
 	//go:embed scripts/release.lua
 	releaseText string
-	//go:embed scripts/release_bare.lua
-	releaseBareText string
 	//go:embed scripts/usage.lua
 	usageText string
 	//go:embed scripts/clear.lua
@@ -44,13 +42,12 @@ var (
 	//go:embed scripts/peers.lua
 	peersText string
 
-	acquireScript     = newScript("acquire", acquireText)
-	acquireBareScript = newScript("acquire_bare", acquireBareText)
-	renewScript       = newScript("renew", renewText)
-	releaseScript     = newScript("release", releaseText)
-	releaseBareScript = newScript("release_bare", releaseBareText)
-	usageScript       = newScript("usage", usageText)
-	clearScript       = newScript("clear", clearText)
-	limitScript       = newScript("limit", limitText)
-	peersScript       = newScript("peers", peersText)
+	acquireScript = newScript("acquire", acquireText)
+	bareScript    = newScript("bare", bareText)
+	renewScript   = newScript("renew", renewText)
+	releaseScript = newScript("release", releaseText)
+	usageScript   = newScript("usage", usageText)
+	clearScript   = newScript("clear", clearText)
+	limitScript   = newScript("limit", limitText)
+	peersScript   = newScript("peers", peersText)
 )

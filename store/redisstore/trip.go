@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -20,45 +21,28 @@ import (
 type verb uint8
 
 const (
-	releaseBare verb = iota
-	release
+	release verb = iota
 	renew
-	acquireBare
+	bare // to release and to acquire slots of ids that have no meta
 	acquire
 	verbs
 )
 
-var verbScripts = [verbs]*script{
-	releaseBare: releaseBareScript, release: releaseScript, renew: renewScript, acquireBare: acquireBareScript, acquire: acquireScript,
-}
-
-// bare reports whether the verb is one for ids that have no meta.
-func (v verb) bare() bool { return v == releaseBare || v == acquireBare }
-
-// whole is the verb that does the same for an id that has meta.
-func (v verb) whole() verb {
-	switch v {
-	case releaseBare:
-		return release
-	case acquireBare:
-		return acquire
-	}
-	return v
-}
+var verbScripts = [verbs]*script{release: releaseScript, renew: renewScript, bare: bareScript, acquire: acquireScript}
 
 // question is what an operation asks. Its numbers are fields that arguments point
 // to, because go-redis encodes a *string or an *int64 without an allocation of its
 // own.
 type question struct {
-	verb  verb // a trip may change it from a bare one to the whole one
-	takes bool // it is one of the acquires
+	verb  verb // a trip may change it from bare to another
+	takes bool // it acquires
 	bare  bool // acquire: no fence, no owner
 	fresh bool // acquire: its slot id was never asked for before
 	put   bool // renew: register
 
 	id, slot, owner              string
 	weight, limit, queue, ticket int64
-	ttl, keyTTL                  int64 // ms
+	ttl                          int64 // ms
 	fence, trust, grace          int64
 	away                         int64 // ms: its caller comes back from an outage of so long
 
@@ -100,6 +84,19 @@ func (o *op) names(prefix string) *keys {
 	return &o.keys
 }
 
+// gives reports whether the op gives back a slot.
+func (o *op) gives() bool { return o.verb == release || o.verb == bare && !o.takes }
+
+// whole has the op done by the verb that does the same for an id that has meta.
+func (o *op) whole() {
+	if o.verb == bare {
+		o.verb = release
+		if o.takes {
+			o.verb = acquire
+		}
+	}
+}
+
 // group returns how many ops stand behind the first of a group, itself included.
 func (o *op) group() (n int64) {
 	for ; o != nil; o = o.next {
@@ -111,8 +108,8 @@ func (o *op) group() (n int64) {
 // call is one script call of a trip.
 type call struct {
 	place
-	groups []*op // each the first of the ops of one id, in order
-	ops    int
+	backs  []*op // those of a bare call that give back; each the first of the ops of one id, in order
+	groups []*op // all others, likewise
 	strict bool  // the marker goes along
 	away   int64 // so does word of an outage
 	short  error // too few replicas have acknowledged its grants
@@ -125,7 +122,7 @@ type call struct {
 // place is what the operations of a call have in common.
 type place struct {
 	verb verb
-	ttl  int64  // of bare acquires
+	ttl  int64  // of those that acquire bare slots
 	slot uint16 // on a Cluster
 	id   string // on a client of which nothing is known
 }
@@ -174,48 +171,61 @@ func bits(one, two bool) (n int64) {
 // slot. Within a call, the ops of one id stand together.
 func (s *Store) sort(t *trip) {
 	t.calls = t.calls[:0]
-	for v := range verbs {
-		t.pass++
-		first := len(t.calls)
-		for _, o := range t.ops {
-			if o.verb != v {
-				continue
-			}
-			o.next = nil
-			at := &t.tails[maphash.String(hashSeed, o.id)%uint64(len(t.tails))]
-			c := at.call
-			if at.pass == t.pass && at.op.id == o.id && at.op.grace == o.grace && at.op.goesWith(o) {
-				at.op.next = o
-			} else {
-				p := place{verb: v}
-				switch {
-				case s.client.perID:
-					p.id = o.id
-				case s.client.cluster:
-					p.slot = o.names(s.prefix).slot
-				}
-				if v == acquireBare {
-					p.ttl = o.ttl
-				}
-				c = t.call(p, first)
-				c.groups = append(c.groups, o)
-			}
-			*at = tail{t.pass, o, c}
-			c.ops++
-			c.strict = c.strict || o.grace > 0
-			c.away = max(c.away, o.away)
+	t.pass++
+	var last [2 * verbs]*tail // of one kind; all of a batch are of one id, often
+	for _, o := range t.ops {
+		o.next = nil
+		kind := 2 * o.verb
+		if o.takes {
+			kind++
 		}
+		at := last[kind]
+		if at == nil || at.op.id != o.id {
+			at = &t.tails[(maphash.String(hashSeed, o.id)+uint64(kind))%uint64(len(t.tails))]
+			last[kind] = at
+		}
+		c := at.call
+		if at.pass == t.pass && at.op.goesWith(o) {
+			at.op.next = o
+		} else if c = t.call(s.place(o), o.takes); o.verb == bare && !o.takes {
+			c.backs = append(c.backs, o)
+		} else {
+			c.groups = append(c.groups, o)
+		}
+		*at = tail{t.pass, o, c}
+		c.strict = c.strict || o.grace > 0
+		c.away = max(c.away, o.away)
 	}
+	if len(t.calls) > 1 {
+		slices.SortStableFunc(t.calls, func(a, b *call) int { return cmp.Compare(a.verb, b.verb) })
+	}
+}
+
+// place is where o belongs.
+func (s *Store) place(o *op) place {
+	p := place{verb: o.verb}
+	switch {
+	case s.client.perID:
+		p.id = o.id
+	case s.client.cluster:
+		p.slot = o.names(s.prefix).slot
+	}
+	if o.verb == bare {
+		p.ttl = o.ttl
+	}
+	return p
 }
 
 // alike reports whether o, and all of its group, ask for nothing but a slot now: but for
 // the slot ids, they are the same.
 func (o *op) alike() bool { return o.verb == acquire && o.queue <= 0 && o.ticket == 0 }
 
-// goesWith reports whether other belongs into o's group, if it is of the same id.
+// goesWith reports whether other belongs into o's group.
 func (o *op) goesWith(other *op) bool {
 	switch {
-	case o.verb == acquireBare:
+	case o.id != other.id || o.verb != other.verb || o.takes != other.takes || o.grace != other.grace:
+		return false
+	case o.verb == bare:
 		return o.limit == other.limit && o.ttl == other.ttl
 	case o.alike():
 		return other.alike() && o.weight == other.weight && o.limit == other.limit && o.ttl == other.ttl && o.queue == other.queue &&
@@ -224,10 +234,18 @@ func (o *op) goesWith(other *op) bool {
 	return !other.alike()
 }
 
-// call returns the call at p, one of t.calls[first:] or a new one.
-func (t *trip) call(p place, first int) *call {
-	for _, c := range t.calls[first:] {
-		if c.place == p {
+// call returns the call at p, one of those there are or a new one. What gives back
+// bare slots has no ttl, and goes with any, but in the first.
+func (t *trip) call(p place, takes bool) *call {
+	for _, c := range t.calls {
+		at := c.place
+		if p.verb == bare && (!takes || at.ttl == 0) {
+			at.ttl = p.ttl
+		}
+		if at == p {
+			if takes {
+				c.ttl = p.ttl
+			}
 			return c
 		}
 	}
@@ -236,7 +254,7 @@ func (t *trip) call(p place, first int) *call {
 		t.spare = append(t.spare, new(call))
 	}
 	c := t.spare[n]
-	*c = call{place: p, groups: c.groups[:0]}
+	*c = call{place: p, backs: c.backs[:0], groups: c.groups[:0]}
 	t.calls = append(t.calls, c)
 	return c
 }
@@ -256,9 +274,10 @@ func (s *Store) command(ctx context.Context, t *trip, c *call, text bool) *redis
 	sc := verbScripts[c.verb]
 	c.sent = time.Now()
 	c.number = int64(s.calls.Add(1) % callNumbers)
-	perID := [verbs]int{releaseBare: 2, release: 4, renew: 4, acquireBare: 3, acquire: 4}[c.verb]
-	nKeys := perID * len(c.groups)
-	if c.strict {
+	nKeys := 4 * len(c.groups)
+	if c.verb == bare {
+		nKeys = 2*len(c.backs) + 3*len(c.groups)
+	} else if c.strict {
 		nKeys++
 	}
 	begin := len(t.args)
@@ -269,60 +288,83 @@ func (s *Store) command(ctx context.Context, t *trip, c *call, text bool) *redis
 		args = append(args, &argEvalsha, &sc.sha)
 	}
 	args = append(args, t.num(int64(nKeys)))
+	if c.verb == bare {
+		args = s.bareArgs(t, c, args)
+	} else {
+		args = s.wholeArgs(t, c, args)
+	}
+	t.args = args
+	return redis.NewCmd(ctx, args[begin:len(args):len(args)]...)
+}
+
+// bareArgs appends the keys and the arguments of bare.lua.
+func (s *Store) bareArgs(t *trip, c *call, args []any) []any {
+	for _, g := range c.backs {
+		args = append(args, &g.names(s.prefix).s)
+	}
+	for _, g := range c.backs {
+		args = append(args, &g.keys.m)
+	}
+	sure := s.surely()
+	for _, g := range c.groups {
+		k := g.names(s.prefix)
+		args = append(args, &k.m, &k.l)
+		for o := g; o != nil; o = o.next {
+			sure = sure && o.fresh
+		}
+	}
+	for _, g := range c.groups {
+		args = append(args, &g.keys.s)
+	}
+	args = append(args, t.num((int64(len(c.backs))*callNumbers+c.number)*4+bits(s.sweepNow(c.sent), sure)))
+	for _, g := range c.backs {
+		args = append(args, t.num(g.group()))
+		for o := g; o != nil; o = o.next {
+			args = append(args, &o.slot)
+		}
+	}
+	if len(c.groups) > 0 {
+		args = append(args, &c.groups[0].ttl)
+	}
+	for _, g := range c.groups {
+		args = append(args, t.num(g.group()), &g.limit)
+		for o := g; o != nil; o = o.next {
+			args = append(args, &o.slot)
+		}
+	}
+	return args
+}
+
+// surely reports whether a slot id that is sent for the first time is carried out at
+// most once, so that it cannot be there.
+func (s *Store) surely() bool { return s.client.once != nil }
+
+// wholeArgs appends the keys and the arguments of the other scripts.
+func (s *Store) wholeArgs(t *trip, c *call, args []any) []any {
 	for _, g := range c.groups {
 		args = append(args, &g.names(s.prefix).s)
 	}
-	switch c.verb {
-	case acquireBare:
-		for _, g := range c.groups {
-			args = append(args, &g.keys.m, &g.keys.l)
-		}
-	case releaseBare:
-		for _, g := range c.groups {
-			args = append(args, &g.keys.m)
-		}
-	default:
-		for _, g := range c.groups {
-			args = append(args, &g.keys.m)
-		}
-		for _, g := range c.groups {
-			args = append(args, &g.keys.q)
-		}
-		for _, g := range c.groups {
-			args = append(args, &g.keys.l)
-		}
+	for _, g := range c.groups {
+		args = append(args, &g.keys.m)
+	}
+	for _, g := range c.groups {
+		args = append(args, &g.keys.q)
+	}
+	for _, g := range c.groups {
+		args = append(args, &g.keys.l)
 	}
 	if c.strict {
 		args = append(args, s.marker(c.slot))
 	}
-	// What was asked for the first time, and was not sent before, cannot be there.
-	sure := s.client.once != nil
-	switch c.verb {
-	case releaseBare:
-		args = append(args, t.num(4*c.number+bits(s.sweepNow(c.sent), false)))
-	case acquireBare:
-		for _, g := range c.groups {
-			for o := g; o != nil; o = o.next {
-				sure = sure && o.fresh
-			}
-		}
-		args = append(args, t.num(4*c.number+bits(s.sweepNow(c.sent), sure)), &c.groups[0].ttl, &c.groups[0].keyTTL)
-	default:
-		args = append(args, s.header(c))
-	}
+	args = append(args, s.header(c))
+	sure := s.surely()
 	for _, g := range c.groups {
 		n, alike := g.group(), g.alike()
 		if alike {
 			n = -n
 		}
-		switch args = append(args, t.num(n)); {
-		case c.verb == releaseBare:
-		case c.verb == acquireBare:
-			args = append(args, &g.limit)
-		case alike:
-			args = append(args, &g.grace, &g.weight, &g.limit, &g.ttl, &g.queue, &g.ticket, t.num(bits(g.bare, sure && g.fresh)), &g.owner)
-		default:
-			args = append(args, &g.grace)
+		if args = append(args, t.num(n), &g.grace); alike {
+			args = append(args, &g.weight, &g.limit, &g.ttl, &g.queue, &g.ticket, t.num(bits(g.bare, sure && g.fresh)), &g.owner)
 		}
 		for o := g; o != nil; o = o.next {
 			switch args = append(args, &o.slot); {
@@ -333,8 +375,7 @@ func (s *Store) command(ctx context.Context, t *trip, c *call, text bool) *redis
 			}
 		}
 	}
-	t.args = args
-	return redis.NewCmd(ctx, args[begin:len(args):len(args)]...)
+	return args
 }
 
 // marker is the name of the marker of a cluster slot.
@@ -410,20 +451,23 @@ func (s *Store) fly(ctx context.Context, t *trip) error {
 	// one.
 	again = again[:0]
 	for _, c := range t.calls {
-		if e := c.cmd.Err(); e != nil && len(c.groups) > 1 && isConfig(e) {
+		if e := c.cmd.Err(); e != nil && len(c.backs)+len(c.groups) > 1 && isConfig(e) {
+			for i := range c.backs {
+				again = append(again, &call{place: c.place, backs: c.backs[i : i+1]})
+			}
 			for i, g := range c.groups {
 				for o := g; o != nil; o = o.next {
 					o.fresh = false
 				}
-				again = append(again, &call{place: c.place, groups: c.groups[i : i+1], strict: g.grace > 0, ops: int(g.group())})
+				again = append(again, &call{place: c.place, groups: c.groups[i : i+1], strict: g.grace > 0})
 			}
-			c.groups = nil
+			c.backs, c.groups = nil, nil
 		}
 	}
 	if len(again) > 0 {
 		_ = s.send(ctx, t, again, true)
 	}
-	// An id with leases, a line or a limit of its own is not for the bare verbs.
+	// An id with leases, a line or a limit of its own is not for the bare verb.
 	rest := s.trip()
 	for _, c := range t.calls {
 		rest.ops = s.read(c, rest.ops)
@@ -433,7 +477,8 @@ func (s *Store) fly(ctx context.Context, t *trip) error {
 	}
 	if len(rest.ops) > 0 {
 		for _, o := range rest.ops {
-			o.verb, o.again = o.verb.whole(), true
+			o.whole()
+			o.again = true
 		}
 		err = s.fly(ctx, rest)
 		s.recycle(rest)
@@ -506,7 +551,7 @@ func (c *call) match() {
 	if list, ok := c.cmd.Val().([]any); ok && len(list) > 0 {
 		n, alone = list[0].(int64)
 	}
-	if n < 0 && !c.verb.bare() {
+	if n < 0 && c.verb != bare {
 		n = -n
 	}
 	if !alone || (n%callNumbers+callNumbers)%callNumbers != c.number {
@@ -551,7 +596,7 @@ func (s *Store) sendDurably(ctx context.Context, calls []*call) (first error) {
 	return first
 }
 
-// notBare is what the bare scripts answer for an id that is not for them.
+// notBare is what bare.lua answers for an id that is not for it.
 const (
 	notBareAcquire = -1 << 52
 	notBareRelease = -1
@@ -567,10 +612,10 @@ const (
 
 var errClock = errors.New("redisstore: Redis and this process do not agree on how much time has passed")
 
-// read gives the answer of c to its ops. It adds those that the bare verbs do not
+// read gives the answer of c to its ops. It adds those that the bare verb does not
 // answer to rest.
 func (s *Store) read(c *call, rest []*op) []*op {
-	if len(c.groups) == 0 {
+	if len(c.backs)+len(c.groups) == 0 {
 		return rest
 	}
 	got, err := c.cmd.Result()
@@ -580,18 +625,15 @@ func (s *Store) read(c *call, rest []*op) []*op {
 	} else if n, ok := got.(int64); ok { // one slot
 		r.one, r.single = true, (n-c.number)/callNumbers
 	}
-	if c.verb.bare() && !r.one {
-		r.number() // the call's
-	}
-	switch c.verb {
-	case acquireBare:
+	if c.verb == bare {
+		if !r.one {
+			r.number() // the call's
+		}
+		for _, g := range c.backs {
+			rest = r.releasedBare(g, rest)
+		}
 		for _, g := range c.groups {
 			rest = r.acquiredBare(g, rest)
-		}
-		return rest
-	case releaseBare:
-		for _, g := range c.groups {
-			rest = r.releasedBare(g, rest)
 		}
 		return rest
 	}
@@ -681,7 +723,7 @@ func (r *reply) together(c *call, g *op, n int64) (highest uint64) {
 	return highest
 }
 
-// acquiredBare reads what acquire_bare.lua answers for the ops of one id.
+// acquiredBare reads what bare.lua answers for those who ask for a slot of one id.
 func (r *reply) acquiredBare(g *op, rest []*op) []*op {
 	first := r.number()
 	if first == notBareAcquire && r.err == nil {
@@ -729,7 +771,7 @@ func (r *reply) acquiredBare(g *op, rest []*op) []*op {
 	return rest
 }
 
-// releasedBare reads what release_bare.lua answers for the ops of one id.
+// releasedBare reads what bare.lua answers for those who give back a slot of one id.
 func (r *reply) releasedBare(g *op, rest []*op) []*op {
 	n := r.number()
 	if n == notBareRelease && r.err == nil {

@@ -33,6 +33,9 @@ do
 		local micros, stamp = time[1] * 1000000 + time[2], now * 1024 + number
 		local live, since = string.format('(%.0f', now), string.format(' %.0f %s ', now, wake)
 		local well -- what the marker says; nil: it was not asked
+		local none, taken = false, {} -- of the eight at hand nothing was there, as in bare.lua
+		-- Printing a number costs more than a command: what is printed is used again.
+		local ttlWas, highWas, expiry, ends, upper
 		local i, o = 2, 1
 		out[1] = -stamp
 		for k = 1, ids do
@@ -46,11 +49,16 @@ do
 				fresh = fresh and A[a + 1] == '1' and A[a + 2] == limit and A[a + 3] == ttl and A[a + 6] == '2'
 				waits = waits or A[a + 4] ~= '0'
 			end
-			local meta = fresh and call('HGET', M, '')
+			if k % 8 == 1 and ids > 2 then
+				local last = k + 7 < ids and k + 7 or ids
+				none = call('EXISTS', unpack(K, k, last)) == 0 and call('EXISTS', unpack(K, ids + k, ids + last)) == 0
+			end
+			local bare = none and not taken[S]
+			local meta = fresh and not bare and call('HGET', M, '')
 			local fence, ticket, extra, recounted = string.match(meta or '0 0 0 0', '^(%d+) (%d+) (%d+) (%d+)$')
 			local ok, active, give = fresh and extra == '0', 0, 0
 			if ok then
-				active = call('ZCOUNT', S, live, '+inf')
+				active = bare and 0 or call('ZCOUNT', S, live, '+inf')
 				give = limit - active
 				if give > n then give = n elseif give < 0 then give = 0 end
 				ok = give == n or not waits
@@ -69,29 +77,34 @@ do
 			end
 			if ok then
 				if give > 0 then
-					local expiry, long = string.format('%.0f', now + ttl), math.floor(ttl * 1.125) + 20
+					taken[S] = true
+					if ttl ~= ttlWas then
+						ttlWas, expiry, ends = ttl, string.format('%.0f', now + ttl), string.format('%.0f', now + ttl * 1.125)
+					end
 					fence = fence + 1
 					if micros > fence then fence = micros end
-					local add, record = {}, {'', ''}
-					-- Printing a float costs more than a command: the upper digits are shared.
 					local low = fence % 1000000
-					local holds = string.format('h 1 %.0f', (fence - low) / 1000000)
+					if fence - low ~= highWas then
+						highWas = fence - low
+						upper = string.format('%.0f', highWas / 1000000)
+					end
+					local add, record, number = {}, {'', ''}, nil
 					for j = 1, give do
 						local a = base + step * j
 						add[2 * j - 1], add[2 * j] = expiry, A[a]
-						local held = low < 1000000 and holds .. string.format('%06d', low) or string.format('h 1 %.0f', fence + j - 1)
-						record[2 * j + 1], record[2 * j + 2] = A[a], held .. since .. A[(same or a) + 7]
+						number = low < 1000000 and upper .. string.format('%06d', low) or string.format('%.0f', fence + j - 1)
+						record[2 * j + 1], record[2 * j + 2] = A[a], 'h 1 ' .. number .. since .. A[(same or a) + 7]
 						low = low + 1
 					end
-					record[2] = string.format('%.0f %s %s %s', fence + give - 1, ticket, extra, recounted)
+					record[2] = number .. ' ' .. ticket .. ' ' .. extra .. ' ' .. recounted
 					call('ZADD', S, unpack(add))
-					if active == 0 or call('PTTL', S) < ttl + 0 then call('PEXPIRE', S, long) end
+					if active == 0 or call('PEXPIRETIME', S) < now + ttl then call('PEXPIREAT', S, ends) end
 					call('HSET', M, unpack(record))
-					if not meta or call('PTTL', M) < ttl + 0 then call('PEXPIRE', M, long) end
+					if not meta or call('PEXPIRETIME', M) < now + ttl then call('PEXPIREAT', M, ends) end
 				end
 				local lapse = 0
 				if give < n then
-					local next = call('ZRANGE', S, live, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+					local next = call('ZRANGE', S, live, '+inf', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')
 					lapse = next[2] and next[2] - now or 0
 				end
 				out[o + 1], out[o + 2], out[o + 3], out[o + 4] = give, active + give, give > 0 and fence or 0, lapse

@@ -38,7 +38,7 @@ if only ~= '' then
 	local r = call('HGET', M, only)
 	if not r or string.find(r, '^[hg]') then take(only, r) end
 else
-	for _, slot in ipairs(call('ZRANGE', S, 0, -1)) do take(slot, call('HGET', M, slot)) end
+	for _, slot in ipairs(call('ZRANGE', S, '0', '-1')) do take(slot, call('HGET', M, slot)) end
 end
 -- Tombstones whose time is over go when there are many: looking at all of M takes as long
 -- as the line is.

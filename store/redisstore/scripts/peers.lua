@@ -6,6 +6,7 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))
-redis.call('ZADD', KEYS[1], string.format('%.0f', now + ARGV[2]), ARGV[1])
-if redis.call('PTTL', KEYS[1]) < ARGV[2] + 0 then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+local ends = string.format('%.0f', now + ARGV[2])
+redis.call('ZADD', KEYS[1], ends, ARGV[1])
+if redis.call('PEXPIRETIME', KEYS[1]) < ends + 0 then redis.call('PEXPIREAT', KEYS[1], ends) end
 return redis.call('ZCARD', KEYS[1])

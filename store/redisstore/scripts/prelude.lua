@@ -78,7 +78,7 @@ local function survey()
 	surveyed = true
 	local l = call('HGET', L, 'n')
 	set = l and l + 0 or nil
-	if extra > 0 or SWEEP == '1' then dead = call('ZRANGE', S, '-inf', nows, 'BYSCORE', 'LIMIT', 0, 1000) end
+	if extra > 0 or SWEEP == '1' then dead = call('ZRANGE', S, '-inf', nows, 'BYSCORE', 'LIMIT', '0', '1000') end
 	if #dead > 0 and extra > 0 then
 		deadExtra = extraOf(dead)
 		for page = 1, 9 do -- a call sweeps a thousand, and looks at ten
@@ -189,8 +189,9 @@ end
 
 -- keep sees to it that a key lives for ms. With slack, so that it need not be moved
 -- each time.
+local function extend(key, ms) call('PEXPIREAT', key, string.format('%.0f', now + ms * 1.125)) end
 local function keep(key, ms)
-	if call('PTTL', key) < ms then call('PEXPIRE', key, math.floor(ms * 1.125) + 20) end
+	if call('PEXPIRETIME', key) < now + ms then extend(key, ms) end
 end
 
 local function keepM(ms)
@@ -294,8 +295,8 @@ local function grant(slot, weight, ttl, bare, wake, owner, state, had)
 	write()
 	call('ZADD', S, string.format('%.0f', now + ttl), slot)
 	if active == 0 then -- a key that only lapsed slots keep may be shortened
-		sKeep = math.floor(ttl * 1.125) + 20
-		call('PEXPIRE', S, sKeep)
+		extend(S, ttl)
+		sKeep = ttl
 	elseif ttl > sKeep then
 		keep(S, ttl)
 		sKeep = ttl
@@ -345,7 +346,7 @@ local function advance()
 	if waiting == 0 then return end
 	survey()
 	for _ = 1, 64 do
-		local head = call('ZRANGE', Q, 0, 0)[1]
+		local head = call('ZRANGE', Q, '0', '0')[1]
 		if not head then
 			waiting = 0
 			return
@@ -384,7 +385,7 @@ end
 -- lapse returns in how many ms the next slot lapses; 0: none is held.
 local function lapse()
 	if not nextLapse then
-		local first = call('ZRANGE', S, '(' .. nows, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+		local first = call('ZRANGE', S, '(' .. nows, '+inf', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')
 		nextLapse = first[2] and first[2] - now or 0
 		-- More lapsed slots than one call looks at: asking again at once is worth it.
 		if more then nextLapse = 1 end
@@ -406,7 +407,7 @@ local function shut(idle)
 	flush()
 	if mKeep == 0 then mKeep = 1000 end
 	if new then
-		call('PEXPIRE', M, math.floor(mKeep * 1.125) + 20)
+		extend(M, mKeep)
 	else
 		keep(M, mKeep)
 	end

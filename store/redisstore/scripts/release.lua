@@ -13,7 +13,7 @@ do
 	local ids = (#K - #K % 4) / 4
 	local plain, line = string.byte(A[1]) == 48, nil
 	if plain and ids == 1 and A[2] == '1' then
-		line = call('ZRANGE', K[3], 0, 1)
+		line = call('ZRANGE', K[3], '0', '1')
 		plain = not line[1]
 	elseif plain then
 		plain = call('EXISTS', unpack(K, 2 * ids + 1, 3 * ids)) == 0
@@ -113,18 +113,18 @@ do
 			end
 			if ok then
 				local claim = left < CLAIM and math.max(left, LEAST) or CLAIM
-				local long = math.floor(claim * 1.125) + 20
+				local long = string.format('%.0f', now + claim * 1.125)
 				fence = fence + 1
 				local micros = time[1] * 1000000 + time[2]
 				if micros > fence then fence = micros end
 				call('ZADD', S, string.format('%.0f', now + claim), head)
 				call('ZREM', S, slot)
 				-- M lives as long as what was held; of S's end others may have thought differently.
-				if call('PTTL', S) < claim then call('PEXPIRE', S, long) end
+				if call('PEXPIRETIME', S) < now + claim then call('PEXPIREAT', S, long) end
 				call('ZREM', Q, head)
 				call('HDEL', M, slot)
 				call('HSET', M, '', string.format('%.0f %s 0 %s', fence, ticket, recounted), head, string.format('g 1 %.0f %.0f %s %s', fence, now, wake, owner))
-				if score - now < claim and call('PTTL', M) < claim then call('PEXPIRE', M, long) end
+				if score - now < claim and call('PEXPIRETIME', M) < now + claim then call('PEXPIREAT', M, long) end
 				local word = string.format('%.0f %.0f %s %s', ends - LIFE, fence, limit, head)
 				if wake == token then return {stamp, 1, word} end
 				if shard == '1' then

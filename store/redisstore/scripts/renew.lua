@@ -79,7 +79,7 @@ while A[i] do
 	if h > 0 then
 		call('ZADD', S, 'XX', 'GT', unpack(held))
 		keep(S, most)
-		if call('PTTL', M) >= 0 then keep(M, most) end
+		if call('PEXPIRETIME', M) >= 0 then keep(M, most) end
 	end
 	if opened then shut() end
 	o = o + n

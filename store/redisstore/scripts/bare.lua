@@ -1,0 +1,146 @@
+-- bare: give back and take slots of weight 1 that nobody waits for, with nothing to
+-- remember about them. This is the plain case, and most calls are it; what it does not
+-- need, it does not pay for.
+--
+-- KEYS     of each id that slots are given back of: S (holders) of each, then M (meta)
+--          of each; of each id that slots are taken of: M and L (limit set by hand) of each,
+--          then S of each
+-- ARGV     a number: 1 to look for lapsed slots, 2 if none of the slots that are taken was
+--          ever asked for before, 4 times the number of the call, and 4096 times how many
+--          ids are given back to; per such id: n slot ...; then the ttl of those that are
+--          taken; and per id of these: n limit slot ...
+-- Returns  the number of the call, by which its caller knows the reply from another
+--          call's. Per id given back to, 1 if there was something to give back, else 0; or -1.
+--          Per id with one slot to take: the active count if it is granted, else minus it,
+--          minus one, and the ms until the next slot lapses. Per id with more: how many of
+--          the first are granted, and the active count; if not all, the ms until the next
+--          slot lapses, and how many of the others were there already, and which; or only
+--          -2^52. For an id that has meta (leases, a line, a limit set by hand), -1 and -2^52
+--          say that nothing was done: release.lua and acquire.lua are the ones to ask.
+--          For a single slot that is given back or granted, one integer alone: what is said
+--          above times 1024, plus the number.
+--
+-- A slot id that is there already is answered its grant again: asking twice is asking
+-- once. A refusal writes nothing.
+local call, K, A = redis.call, KEYS, ARGV
+local head = A[1] + 0
+local flags = head % 4
+local number = (head % 4096 - flags) / 4
+local sweep, sure = flags % 2 == 1, flags > 1
+if #A == 3 and not sweep then -- one to give back
+	if call('EXISTS', K[2]) == 1 then return number - 1024 end
+	return call('ZREM', K[1], A[3]) * 1024 + number
+end
+local gives = (head - head % 4096) / 4096
+local takes = (#K - 2 * gives) / 3
+local now, nows
+if takes > 0 or sweep then
+	local time = call('TIME')
+	now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+	nows = time[1] .. string.sub('00000' .. time[2], -6, -4) -- printing a float costs more than a command
+end
+if #A == 5 and gives == 0 and not sweep then -- one to take
+	if call('EXISTS', K[1], K[2]) > 0 then return {number, -4503599627370496} end
+	local S, active = K[3], call('ZCOUNT', K[3], '(' .. nows, '+inf')
+	if active < A[4] + 0 then
+		local expiry = string.format('%.0f', now + A[2])
+		active = active + call('ZADD', S, expiry, A[5])
+		-- A key that only lapsed slots keep may be shortened; no other may.
+		if active == 1 then call('PEXPIREAT', S, expiry) else call('PEXPIREAT', S, expiry, 'GT') end
+		return active * 1024 + number
+	end
+end
+local out, o, i = {number}, 1, 2
+local meta = call('EXISTS', unpack(K, gives + 1, 2 * gives + 2 * takes)) > 0 -- some id has it
+for k = 1, gives do
+	local S, n = K[k], A[i] + 0
+	o = o + 1
+	if meta and call('EXISTS', K[gives + k]) == 1 then
+		out[o] = -1
+	else
+		if n == 1 then
+			out[o] = call('ZREM', S, A[i + 1])
+		else -- which of them were there is not worth a look
+			out[o] = call('ZREM', S, unpack(A, i + 1, i + n)) > 0 and 1 or 0
+		end
+		if sweep then
+			local dead = call('ZRANGE', S, '-inf', nows, 'BYSCORE', 'LIMIT', '0', '1000')
+			if #dead > 0 then call('ZREM', S, unpack(dead)) end
+		end
+	end
+	i = i + 1 + n
+end
+if takes == 0 then return out end
+local live, expiry = '(' .. nows, string.format('%.0f', now + A[i])
+i = i + 1
+local m, s = 2 * gives, 2 * gives + 2 * takes -- M and L, and S, of the k-th are K[m + 2k - 1], K[m + 2k], K[s + k]
+local none, taken = false, {} -- of the eight at hand nobody held a slot, when they were looked at; of which ids one was taken since
+for k = 1, takes do
+	local S, n, limit = K[s + k], A[i] + 0, A[i + 1] + 0
+	i = i + 2
+	if k % 8 == 1 then -- a look at eight keys costs not much more than a count of one
+		none = takes > 2 and call('EXISTS', unpack(K, s + k, k + 7 < takes and s + k + 7 or s + takes)) == 0
+	end
+	if meta and call('EXISTS', K[m + 2 * k - 1], K[m + 2 * k]) > 0 then
+		o = o + 1
+		out[o] = -4503599627370496
+	else
+		local active = none and not taken[S] and 0 or call('ZCOUNT', S, live, '+inf')
+		local give = limit - active
+		if give > n then give = n elseif give < 0 then give = 0 end
+		if give > 0 then
+			taken[S] = true
+			if sweep then
+				local dead = call('ZRANGE', S, '-inf', nows, 'BYSCORE', 'LIMIT', '0', '1000')
+				if #dead > 0 then call('ZREM', S, unpack(dead)) end
+			end
+			if give == 1 then
+				active = active + call('ZADD', S, expiry, A[i])
+			else
+				local add = {}
+				for j = 1, give do
+					add[2 * j - 1], add[2 * j] = expiry, A[i + j - 1]
+				end
+				active = active + call('ZADD', S, unpack(add))
+			end
+			if active == give then call('PEXPIREAT', S, expiry) else call('PEXPIREAT', S, expiry, 'GT') end
+		end
+		if n > 1 then
+			out[o + 1], out[o + 2] = give, active
+			o = o + 2
+		elseif give == 1 then
+			o = o + 1
+			out[o] = active
+		end
+		if give < n then
+			local first = call('ZRANGE', S, live, '+inf', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')
+			local lapse = first[2] and first[2] - now or 0
+			local again = {}
+			if not sure then
+				local scores
+				if n - give == 1 then
+					scores = {call('ZSCORE', S, A[i + give])}
+				else
+					scores = call('ZMSCORE', S, unpack(A, i + give, i + n - 1))
+				end
+				for j = 1, n - give do
+					if scores[j] and scores[j] + 0 > now then again[#again + 1] = give + j end
+				end
+			end
+			if n > 1 then
+				out[o + 1], out[o + 2] = lapse, #again
+				o = o + 2
+				for j = 1, #again do out[o + j] = again[j] end
+				o = o + #again
+			elseif again[1] then
+				o = o + 1
+				out[o] = active
+			else
+				out[o + 1], out[o + 2] = -active - 1, lapse
+				o = o + 2
+			end
+		end
+	end
+	i = i + n
+end
+return out
