@@ -10,10 +10,13 @@ import (
 )
 
 const (
-	batchMax     = 128                    // operations a trip: one script call of so many takes Redis about half a millisecond
+	tripRoom     = 256                    // of a trip, which takes Redis a millisecond at most
+	roomBare     = 1                      // of that, for what is done by bare.lua
+	roomWhole    = 2                      // for any other operation
 	inFlight     = 2                      // trips under way
 	inFlightFar  = 8                      // where one takes longer than farTrip
-	gatherMax    = 2 * time.Millisecond   // that a trip lets others run before it goes
+	gatherEnough = 64                     // operations, and a trip goes
+	gatherMax    = 2 * time.Millisecond   // that it lets others run before it goes
 	gatherAgain  = 100 * time.Millisecond // after that took longer, trips go at once for so long
 	gatherYields = 8                      // without a new caller, and the trip goes
 	farTrip      = time.Millisecond
@@ -22,9 +25,9 @@ const (
 
 // pump carries operations to Redis. A caller that finds a trip free makes it on its
 // own goroutine, at once. While as many trips as may be are under way, operations
-// gather; whoever ends a trip hands all of them to one that waits, which then leads
-// the next trip. So nothing waits for a timer, one caller alone pays for nothing,
-// and a thousand share their trips.
+// gather for the next; whoever ends a trip has it made by one of those who wait for it.
+// So nothing waits for a timer, one caller alone pays for nothing, and a thousand share
+// their trips.
 //
 // Where there is a crowd, a trip that ends wakes many at once, and the first of them
 // finds a trip free: it lets the others run before it goes, so that they ride along
@@ -36,12 +39,12 @@ type pump struct {
 	store *Store
 
 	mu        sync.Mutex
-	queue     []*op
+	waiting   []*trip // those that have not gone; operations get on the last
 	flying    int
-	gathering bool         // one of flying has not gone yet: what is in the queue is its
+	gathering bool         // one of flying has not gone yet: it is the first of waiting
 	crowd     bool         // the last trip that ended was not the only one, or not for one caller
 	far       bool         // the last trip took long
-	arrived   atomic.Int32 // the length of queue, roughly
+	arrived   atomic.Int32 // operations waiting, roughly
 	hurried   atomic.Int64 // until then, Unix ns, trips do not wait for company
 	abandoned int
 	ghosts    map[string]chan struct{} // acquires whose callers left while they were under way, by slot id
@@ -57,55 +60,85 @@ func (p *pump) do(ctx context.Context, o *op) (left bool, err error) {
 	if d, ok := ctx.Deadline(); ok && d.Before(o.due) {
 		o.due, o.hasty = d, true
 	}
-	direct := p.store.client.direct
 	p.mu.Lock()
 	if len(p.ghosts) > 0 && o.gives() {
 		p.awaitGhost(ctx, o.slot)
 	}
-	alone := len(p.queue) == 0 && !p.crowd
-	if p.flying < p.flights() && direct && !p.gathering && len(p.queue) < batchMax && (alone || !o.hasty) {
+	direct := p.store.client.direct
+	// Where a trip is free, nothing waits but what another is about to take along.
+	if p.flying < p.flights() && direct && len(p.waiting) == 0 && !(p.crowd && o.hasty) {
 		p.flying++
-		p.queue = append(p.queue, o) // behind handed-over releases: they ride along
-		p.lead(ctx, o, p.crowd)
+		t := p.board(o)
+		t.leader = o
+		p.lead(ctx, t, p.crowd)
 		return false, o.err
 	}
-	if o.turn == nil {
-		o.turn = make(chan struct{}, 1)
-	}
-	p.queue = append(p.queue, o)
-	p.arrived.Store(int32(len(p.queue)))
+	t := p.board(o)
+	turn := o.waits(t, direct)
 	p.next()
 	p.mu.Unlock()
 	if ctx.Done() == nil && direct { // what is under way ends in time
-		<-o.turn
-		if o.lead {
-			p.mu.Lock()
-			p.lead(ctx, o, true)
+		<-turn
+	} else {
+		var late <-chan time.Time
+		if o.hasty || !direct {
+			timer := time.NewTimer(time.Until(o.due))
+			defer timer.Stop()
+			late = timer.C
 		}
-		return false, o.err
-	}
-	var late <-chan time.Time
-	if o.hasty || !direct {
-		timer := time.NewTimer(time.Until(o.due))
-		defer timer.Stop()
-		late = timer.C
-	}
-	select {
-	case <-o.turn:
-	case <-ctx.Done():
-		if p.leave(o) {
-			return true, ctx.Err()
+		select {
+		case <-turn:
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-late:
+			err = errTimeout
 		}
-	case <-late:
-		if p.leave(o) {
-			return true, errTimeout
+		if err != nil && p.leave(o, turn) {
+			return true, err
 		}
 	}
 	if o.lead {
 		p.mu.Lock()
-		p.lead(ctx, o, true)
+		p.lead(ctx, t, true)
 	}
 	return false, o.err
+}
+
+// board has o go with the last of the trips that wait, or with a new one. mu is held.
+func (p *pump) board(o *op) *trip {
+	room := roomWhole
+	if o.verb == bare {
+		room = roomBare
+	}
+	n := len(p.waiting)
+	if n == 0 || p.waiting[n-1].room < room {
+		t := p.store.trip()
+		t.room = tripRoom
+		p.waiting = append(p.waiting, t)
+		n++
+	}
+	t := p.waiting[n-1]
+	t.ops = append(t.ops, o)
+	t.room -= room
+	p.arrived.Add(1)
+	return t
+}
+
+// waits returns what tells o that it is answered, or that it is to lead its trip. The
+// first that has no timer of its own may be that; all others are told by one channel. mu
+// of the pump is held.
+func (o *op) waits(t *trip, direct bool) <-chan struct{} {
+	if direct && !o.hasty && t.leader == nil {
+		if o.turn == nil {
+			o.turn = make(chan struct{}, 1)
+		}
+		t.leader = o
+		return o.turn
+	}
+	if t.done == nil {
+		t.done = make(chan struct{})
+	}
+	return t.done
 }
 
 // flights is how many trips may be under way. mu is held.
@@ -124,7 +157,7 @@ func (p *pump) gather() {
 	if began.UnixNano() < p.hurried.Load() {
 		return
 	}
-	for n, still := p.arrived.Load(), 0; n < batchMax/2 && still < gatherYields; {
+	for n, still := p.arrived.Load(), 0; n < gatherEnough && still < gatherYields; {
 		runtime.Gosched()
 		if now := time.Now(); now.Sub(began) > gatherMax {
 			p.hurried.Store(now.Add(gatherAgain).UnixNano())
@@ -138,22 +171,23 @@ func (p *pump) gather() {
 	}
 }
 
-// lead makes the next trip, and o is in it. mu is held, and given back.
-func (p *pump) lead(ctx context.Context, o *op, gather bool) {
-	if gather && len(p.queue) < batchMax/2 {
+// lead makes t, the first of those that wait, for its leader. mu is held, and given
+// back.
+func (p *pump) lead(ctx context.Context, t *trip, gather bool) {
+	if gather && len(t.ops) < gatherEnough {
 		p.gathering = true
 		p.mu.Unlock()
 		p.gather()
 		p.mu.Lock()
 	}
 	p.gathering = false
-	t := p.take()
+	p.take()
 	p.next()
 	p.mu.Unlock()
 	if len(t.ops) > 1 {
 		ctx = context.WithoutCancel(ctx)
 	}
-	p.fly(ctx, t, o)
+	p.fly(ctx, t, t.leader)
 }
 
 // enqueue has o carried without waiting for it. o.async hears how it ended.
@@ -161,25 +195,20 @@ func (p *pump) enqueue(o *op) {
 	o.due = time.Now().Add(o.budget)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.queue = append(p.queue, o)
-	p.arrived.Store(int32(len(p.queue)))
+	p.board(o)
 	p.next()
 }
 
 // leave is what a caller does whose time is over. It returns false if o was
 // answered, or was to lead a trip, at the last moment.
-func (p *pump) leave(o *op) bool {
+func (p *pump) leave(o *op, turn <-chan struct{}) bool {
 	p.mu.Lock()
-	if o.landed { // its answer is there, and the word of it on its way
+	if o.landed || o.lead { // the word of it is on its way
 		p.mu.Unlock()
-		<-o.turn
+		<-turn
 		return false
 	}
 	defer p.mu.Unlock()
-	if o.lead {
-		<-o.turn
-		return false
-	}
 	o.gone = true
 	if o.takes {
 		if p.ghosts == nil {
@@ -219,40 +248,39 @@ func (p *pump) lay(batch []*op) {
 	}
 }
 
-// take takes the next trip from the queue. mu is held.
-func (p *pump) take() (t *trip) {
-	t = p.store.trip()
-	n := min(len(p.queue), batchMax)
-	for i, o := range p.queue[:n] {
+// take takes the first of the trips that wait, without those whose callers have left. mu
+// is held.
+func (p *pump) take() *trip {
+	t := p.waiting[0]
+	rest := copy(p.waiting, p.waiting[1:])
+	p.waiting[rest] = nil
+	p.waiting = p.waiting[:rest]
+	p.arrived.Add(int32(-len(t.ops)))
+	stay := t.ops[:0]
+	for i, o := range t.ops {
 		if o.gone {
-			p.lay(p.queue[i : i+1])
+			p.lay(t.ops[i : i+1])
 			continue
 		}
-		t.ops = append(t.ops, o)
+		stay = append(stay, o)
 	}
-	rest := copy(p.queue, p.queue[n:])
-	clear(p.queue[rest:])
-	p.queue = p.queue[:rest]
+	clear(t.ops[len(stay):])
+	t.ops = stay
 	return t
 }
 
-// next has the next trip made, if there is something to carry and a trip is free: by the
-// first in the queue whose caller waits without a timer of its own, or by a goroutine of
-// the pump. mu is held.
+// next has the next trip made, if one waits and one is free: by its leader, or by a
+// goroutine of the pump. mu is held.
 func (p *pump) next() {
-	if len(p.queue) == 0 || p.flying >= p.flights() || p.gathering {
+	if len(p.waiting) == 0 || p.flying >= p.flights() || p.gathering {
 		return
 	}
 	p.flying++
 	p.gathering = true // until it runs
-	if p.store.client.direct {
-		for _, o := range p.queue[:min(len(p.queue), batchMax)] {
-			if !o.gone && o.async == nil && !o.hasty {
-				o.lead = true
-				o.turn <- struct{}{}
-				return
-			}
-		}
+	if o := p.waiting[0].leader; o != nil && !o.gone {
+		o.lead = true
+		o.turn <- struct{}{}
+		return
 	}
 	go p.carry()
 }
@@ -312,14 +340,14 @@ func (p *pump) carry() {
 		o.landed = true // their ghosts stay until the trip really ends
 	}
 	p.abandoned++
-	var late []*op
+	var late []*trip
 	full := p.abandoned >= abandonedMax
 	if !full { // else its place is not given on before it has ended
 		late = p.end(true)
 	}
 	p.mu.Unlock()
-	tell(t.ops, nil)
-	tell(late, nil)
+	p.tell(t, nil)
+	p.tellLate(late)
 	<-done
 	p.store.recycle(copied)
 	p.mu.Lock()
@@ -356,37 +384,48 @@ func (p *pump) land(t *trip, self *op, took time.Duration, dead bool) {
 	p.lay(t.ops)
 	late := p.end(dead)
 	p.mu.Unlock()
-	tell(t.ops, self)
-	tell(late, nil)
-	p.store.recycle(t)
+	p.tell(t, self)
+	p.tellLate(late)
 }
 
 // end gives a trip on: what has gathered goes on the next. dead says that Redis did
 // not answer for a whole budget; who has waited for it meanwhile will not wait for
 // another one, and is returned. mu is held.
-func (p *pump) end(dead bool) (late []*op) {
+func (p *pump) end(dead bool) (late []*trip) {
 	p.flying--
-	if dead && !p.gathering {
-		late, p.queue = p.queue, nil
-		p.lay(late)
-		for _, o := range late {
+	for dead && !p.gathering && len(p.waiting) > 0 {
+		t := p.take()
+		p.lay(t.ops)
+		for _, o := range t.ops {
 			o.err = errTimeout
 		}
+		late = append(late, t)
 	}
 	p.next()
 	return late
 }
 
-// tell wakes the callers of a batch, but for self.
-func tell(batch []*op, self *op) {
-	for _, o := range batch {
-		switch {
-		case o == self:
-		case o.async != nil:
+// tell has those who ride in t hear that they are answered, but for self, and t used
+// again.
+func (p *pump) tell(t *trip, self *op) {
+	for _, o := range t.ops {
+		if o.async != nil {
 			o.async(o.id, o.slot, o.err)
-		case o.turn != nil:
-			o.turn <- struct{}{} // there is room: it is told once
+			p.store.free(o, false)
 		}
+	}
+	if o := t.leader; o != nil && o != self && !o.gone {
+		o.turn <- struct{}{} // there is room: it is told once
+	}
+	if t.done != nil {
+		close(t.done)
+	}
+	p.store.recycle(t)
+}
+
+func (p *pump) tellLate(late []*trip) {
+	for _, t := range late {
+		p.tell(t, nil)
 	}
 }
 

@@ -24,8 +24,8 @@ import (
 func (p *pump) idle() (bool, string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.queue) == 0 && p.flying == 0 && p.abandoned == 0 && len(p.ghosts) == 0,
-		fmt.Sprintf("%d queued, %d trips, %d abandoned, %d ghosts", len(p.queue), p.flying, p.abandoned, len(p.ghosts))
+	return len(p.waiting) == 0 && p.arrived.Load() == 0 && p.flying == 0 && p.abandoned == 0 && len(p.ghosts) == 0,
+		fmt.Sprintf("%d queued, %d trips, %d abandoned, %d ghosts", p.arrived.Load(), p.flying, p.abandoned, len(p.ghosts))
 }
 
 // Callers leave at any moment: a release never overtakes the acquire that it cleans up

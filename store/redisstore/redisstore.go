@@ -270,7 +270,6 @@ func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
 		wait.Add(1)
 		o.async = func(_, _ string, err error) {
 			out[i] = store.Renewed{Kept: o.kept, Err: err}
-			s.free(o, false)
 			wait.Done()
 		}
 		s.pump.enqueue(o)

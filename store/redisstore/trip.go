@@ -66,7 +66,7 @@ type op struct {
 	keys  keys   // see names
 	named string // the id that they are of
 
-	turn   chan struct{} // told once it is answered, or to lead a trip
+	turn   chan struct{} // of one that may lead a trip: told to, or that it is answered
 	lead   bool          // that
 	gone   bool          // its caller has left
 	landed bool          // it was answered
@@ -130,7 +130,11 @@ type place struct {
 // trip is what one round trip carries, and what it needs on the way: trips are used
 // again, so that they allocate next to nothing.
 type trip struct {
-	ops   []*op
+	ops    []*op
+	room   int           // for more
+	leader *op           // who makes it; nil: a goroutine of the pump
+	done   chan struct{} // closed when it is answered; nil: nobody but the leader waits for that
+
 	calls []*call
 	ctx   deadlineContext
 
@@ -500,7 +504,8 @@ func (s *Store) trip() *trip { return s.flights.Get().(*trip) }
 // recycle has a trip used again, when its ops are answered and nobody leads it any
 // more.
 func (s *Store) recycle(t *trip) {
-	t.ops = t.ops[:0]
+	clear(t.ops)
+	t.ops, t.leader, t.done = t.ops[:0], nil, nil
 	t.ctx = deadlineContext{}
 	if s.client.shared || !s.client.direct {
 		t.args, t.nums = nil, nil // its hooks may still look at them
