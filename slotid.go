@@ -1,55 +1,49 @@
 package gotsem
 
 import (
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/rand"
-	"encoding/base64"
-	"encoding/binary"
+	crand "crypto/rand"
+	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 )
 
-// slotIDs makes slot ids: a counter, enciphered under a secret key of 128 bits that is
-// drawn once per semaphore, and cut to 84 bits. Whoever has seen any number of them can
-// guess none of the others; and at 14 bytes Redis keeps them in its smallest size, and
-// up to 128 of them in its compact form. That two of a billion are alike has a chance of
-// one in forty million.
+// slotIDs makes slot ids: 84 bits of ChaCha8, a generator that is cryptographically
+// strong (https://c2sp.org/chacha8rand), with a seed of 256 bits from the system that is never
+// shown. Whoever has seen any number of them can guess none of the others; and at 14
+// bytes Redis keeps them in its smallest size, and up to 128 of them in its compact form.
+// That two of a billion are alike has a chance of one in forty million.
 //
 // Ids are cut from blocks of idBlock, so that making one costs a fraction of an
 // allocation.
 type slotIDs struct {
-	cipher cipher.Block
-	blocks atomic.Uint64 // blocks handed out so far
-	pool   sync.Pool     // of *idRun
+	pool sync.Pool // of *idRun
 }
 
 const (
 	idBlock = 64
 	idLen   = 14
+	idAlpha = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 )
 
-// idRun is a block that is not used up.
+// idRun is a generator, and the block of it that is not used up.
 type idRun struct {
-	text string
-	used int
+	random *rand.ChaCha8
+	text   string
+	used   int
 }
 
 func newSlotIDs() *slotIDs {
-	var key [16]byte
-	_, _ = rand.Read(key[:]) // crypto/rand.Read never fails; it ends the program instead
-	c, err := aes.NewCipher(key[:])
-	if err != nil {
-		panic(err) // the key has the right length
-	}
-	return &slotIDs{cipher: c}
+	return &slotIDs{pool: sync.Pool{New: func() any {
+		var seed [32]byte
+		_, _ = crand.Read(seed[:]) // crypto/rand.Read never fails; it ends the program instead
+		return &idRun{random: rand.NewChaCha8(seed), used: idBlock}
+	}}}
 }
 
 // next returns a slot id that was never returned before.
 func (s *slotIDs) next() string {
-	r, _ := s.pool.Get().(*idRun)
-	if r == nil || r.used == idBlock {
-		r = s.block(r)
+	r := s.pool.Get().(*idRun)
+	if r.used == idBlock {
+		r.fill()
 	}
 	id := r.text[idLen*r.used : idLen*(r.used+1)]
 	r.used++
@@ -57,21 +51,17 @@ func (s *slotIDs) next() string {
 	return id
 }
 
-func (s *slotIDs) block(r *idRun) *idRun {
-	if r == nil {
-		r = new(idRun)
-	}
-	first := (s.blocks.Add(1) - 1) * idBlock
+// fill makes a new block. A letter is six bits; of 64 that are drawn ten letters are
+// made.
+func (r *idRun) fill() {
 	var text [idLen * idBlock]byte
-	var block [aes.BlockSize]byte
-	var letters [16]byte // of 12 bytes
-	for i := range uint64(idBlock) {
-		clear(block[:])
-		binary.LittleEndian.PutUint64(block[:], first+i)
-		s.cipher.Encrypt(block[:], block[:])
-		base64.RawURLEncoding.Encode(letters[:], block[:12])
-		copy(text[idLen*i:], letters[:idLen])
+	var bits uint64
+	for i := range text {
+		if i%10 == 0 {
+			bits = r.random.Uint64()
+		}
+		text[i] = idAlpha[bits&63]
+		bits >>= 6
 	}
 	r.text, r.used = string(text[:]), 0
-	return r
 }

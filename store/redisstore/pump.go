@@ -56,9 +56,10 @@ var errTimeout = fmt.Errorf("redisstore: no answer from Redis in time: %w", cont
 // An error is about the trip; what Redis answered is in o. left reports that the
 // caller has left o under way: it must not touch it any more.
 func (p *pump) do(ctx context.Context, o *op) (left bool, err error) {
-	o.due = time.Now().Add(o.budget)
-	if d, ok := ctx.Deadline(); ok && d.Before(o.due) {
-		o.due, o.hasty = d, true
+	if d, ok := ctx.Deadline(); ok {
+		if o.due = time.Now().Add(o.budget); d.Before(o.due) {
+			o.due, o.hasty = d, true
+		}
 	}
 	p.mu.Lock()
 	if len(p.ghosts) > 0 && o.gives() {
@@ -104,7 +105,9 @@ func (p *pump) do(ctx context.Context, o *op) (left bool, err error) {
 	return false, o.err
 }
 
-// board has o go with the last of the trips that wait, or with a new one. mu is held.
+// board has o go with the last of the trips that wait, or with a new one. Its budget
+// begins now, or where trips take no longer than moments, when the first one boarded:
+// reading the clock each time would cost more than all the rest here. mu is held.
 func (p *pump) board(o *op) *trip {
 	room := roomWhole
 	if o.verb == bare {
@@ -118,6 +121,12 @@ func (p *pump) board(o *op) *trip {
 		n++
 	}
 	t := p.waiting[n-1]
+	if len(t.ops) == 0 || p.far {
+		t.began = time.Now()
+	}
+	if o.due.IsZero() {
+		o.due = t.began.Add(o.budget)
+	}
 	t.ops = append(t.ops, o)
 	t.room -= room
 	p.arrived.Add(1)
@@ -192,7 +201,6 @@ func (p *pump) lead(ctx context.Context, t *trip, gather bool) {
 
 // enqueue has o carried without waiting for it. o.async hears how it ended.
 func (p *pump) enqueue(o *op) {
-	o.due = time.Now().Add(o.budget)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.board(o)

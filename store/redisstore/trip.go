@@ -132,6 +132,7 @@ type place struct {
 type trip struct {
 	ops    []*op
 	room   int           // for more
+	began  time.Time     // when one of them got on
 	leader *op           // who makes it; nil: a goroutine of the pump
 	done   chan struct{} // closed when it is answered; nil: nobody but the leader waits for that
 
