@@ -321,23 +321,54 @@ func (s *Store) bareArgs(t *trip, c *call, args []any) []any {
 	for _, g := range c.groups {
 		args = append(args, &g.keys.s)
 	}
-	args = append(args, t.num((int64(len(c.backs))*callNumbers+c.number)*4+bits(s.sweepNow(c.sent), sure)))
+	single := c.single()
+	head := (int64(len(c.backs))*callNumbers+c.number)*8 + bits(s.sweepNow(c.sent), sure)
+	if single {
+		head += 4
+	}
+	args = append(args, t.num(head))
 	for _, g := range c.backs {
-		args = append(args, t.num(g.group()))
+		if !single {
+			args = append(args, t.num(g.group()))
+		}
 		for o := g; o != nil; o = o.next {
 			args = append(args, &o.slot)
 		}
 	}
 	if len(c.groups) > 0 {
 		args = append(args, &c.groups[0].ttl)
+		if single {
+			args = append(args, &c.groups[0].limit)
+		}
 	}
 	for _, g := range c.groups {
-		args = append(args, t.num(g.group()), &g.limit)
-		for o := g; o != nil; o = o.next {
+		n := g.group()
+		if !single {
+			args = append(args, t.num(n), &g.limit)
+			if sure { // more than the limit cannot be granted
+				n = min(n, g.limit)
+			}
+		}
+		for o := g; o != nil && n > 0; o, n = o.next, n-1 {
 			args = append(args, &o.slot)
 		}
 	}
 	return args
+}
+
+// single reports whether c, a bare call, is about one slot of each id, and of one limit.
+func (c *call) single() bool {
+	for _, g := range c.backs {
+		if g.next != nil {
+			return false
+		}
+	}
+	for _, g := range c.groups {
+		if g.next != nil || g.limit != c.groups[0].limit {
+			return false
+		}
+	}
+	return true
 }
 
 // surely reports whether a slot id that is sent for the first time is carried out at

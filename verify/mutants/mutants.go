@@ -60,7 +60,7 @@ var all = []Mutant{
 		"	if active + weight <= limit then return true end\n", "	if active + weight <= limit + 1 then return true end\n",
 		"order"},
 	{"limit <= instead of <: one slot", "store/redisstore/scripts/bare.lua",
-		"	if active < A[4] + 0 then\n", "	if active <= A[4] + 0 then\n",
+		"	if active < A[3] + 0 then\n", "	if active <= A[3] + 0 then\n",
 		"limit"},
 	{"limit off by one, as a history shows it", "store/redisstore/scripts/acquire.lua",
 		"				give = limit - active\n", "				give = limit - active + 1\n",

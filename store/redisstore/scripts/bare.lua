@@ -6,9 +6,11 @@
 --          of each; of each id that slots are taken of: M and L (limit set by hand) of each,
 --          then S of each
 -- ARGV     a number: 1 to look for lapsed slots, 2 if none of the slots that are taken was
---          ever asked for before, 4 times the number of the call, and 4096 times how many
---          ids are given back to; per such id: n slot ...; then the ttl of those that are
---          taken; and per id of these: n limit slot ...
+--          ever asked for before, 4 if there is one slot of each id, and one limit, 8 times the
+--          number of the call, and 8192 times how many ids are given back to; per such id: n
+--          slot ...; then the ttl of those that are taken; and per id of these: n limit slot
+--          ..., where none was ever asked for before no more slots than the limit. With 4: the
+--          slots that are given back; ttl limit; and those that are taken
 -- Returns  the number of the call, by which its caller knows the reply from another
 --          call's. Per id given back to, 1 if there was something to give back, else 0; or -1.
 --          Per id with one slot to take: the active count if it is granted, else minus it,
@@ -24,14 +26,14 @@
 -- once. A refusal writes nothing.
 local call, K, A = redis.call, KEYS, ARGV
 local head = A[1] + 0
-local flags = head % 4
-local number = (head % 4096 - flags) / 4
-local sweep, sure = flags % 2 == 1, flags > 1
-if #A == 3 and not sweep then -- one to give back
+local flags = head % 8
+local number = (head % 8192 - flags) / 8
+local sweep, sure, single = flags % 2 == 1, flags % 4 > 1, flags > 3
+if #A == 2 and not sweep then -- one to give back
 	if call('EXISTS', K[2]) == 1 then return number - 1024 end
-	return call('ZREM', K[1], A[3]) * 1024 + number
+	return call('ZREM', K[1], A[2]) * 1024 + number
 end
-local gives = (head - head % 4096) / 4096
+local gives = (head - head % 8192) / 8192
 local takes = (#K - 2 * gives) / 3
 local now, nows
 if takes > 0 or sweep then
@@ -39,12 +41,12 @@ if takes > 0 or sweep then
 	now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 	nows = time[1] .. string.sub('00000' .. time[2], -6, -4) -- printing a float costs more than a command
 end
-if #A == 5 and gives == 0 and not sweep then -- one to take
+if single and #A == 4 and gives == 0 and not sweep then -- one to take
 	if call('EXISTS', K[1], K[2]) > 0 then return {number, -4503599627370496} end
 	local S, active = K[3], call('ZCOUNT', K[3], '(' .. nows, '+inf')
-	if active < A[4] + 0 then
+	if active < A[3] + 0 then
 		local expiry = string.format('%.0f', now + A[2])
-		active = active + call('ZADD', S, expiry, A[5])
+		active = active + call('ZADD', S, expiry, A[4])
 		-- A key that only lapsed slots keep may be shortened; no other may.
 		if active == 1 then call('PEXPIREAT', S, expiry) else call('PEXPIREAT', S, expiry, 'GT') end
 		return active * 1024 + number
@@ -53,31 +55,37 @@ end
 local out, o, i = {number}, 1, 2
 local meta = call('EXISTS', unpack(K, gives + 1, 2 * gives + 2 * takes)) > 0 -- some id has it
 for k = 1, gives do
-	local S, n = K[k], A[i] + 0
+	local S, n = K[k], 1
+	if not single then n, i = A[i] + 0, i + 1 end
 	o = o + 1
 	if meta and call('EXISTS', K[gives + k]) == 1 then
 		out[o] = -1
 	else
 		if n == 1 then
-			out[o] = call('ZREM', S, A[i + 1])
+			out[o] = call('ZREM', S, A[i])
 		else -- which of them were there is not worth a look
-			out[o] = call('ZREM', S, unpack(A, i + 1, i + n)) > 0 and 1 or 0
+			out[o] = call('ZREM', S, unpack(A, i, i + n - 1)) > 0 and 1 or 0
 		end
 		if sweep then
 			local dead = call('ZRANGE', S, '-inf', nows, 'BYSCORE', 'LIMIT', '0', '1000')
 			if #dead > 0 then call('ZREM', S, unpack(dead)) end
 		end
 	end
-	i = i + 1 + n
+	i = i + n
 end
 if takes == 0 then return out end
-local live, expiry = '(' .. nows, string.format('%.0f', now + A[i])
+local live, expiry, n, limit = '(' .. nows, string.format('%.0f', now + A[i]), 1, nil
 i = i + 1
+if single then limit, i = A[i] + 0, i + 1 end
 local m, s = 2 * gives, 2 * gives + 2 * takes -- M and L, and S, of the k-th are K[m + 2k - 1], K[m + 2k], K[s + k]
 local none, taken = false, {} -- of the eight at hand nobody held a slot, when they were looked at; of which ids one was taken since
 for k = 1, takes do
-	local S, n, limit = K[s + k], A[i] + 0, A[i + 1] + 0
-	i = i + 2
+	local S, named = K[s + k], 1
+	if not single then
+		n, limit = A[i] + 0, A[i + 1] + 0
+		named, i = n, i + 2
+		if sure and n > limit then named = limit > 0 and limit or 0 end
+	end
 	if k % 8 == 1 then -- a look at eight keys costs not much more than a count of one
 		none = takes > 2 and call('EXISTS', unpack(K, s + k, k + 7 < takes and s + k + 7 or s + takes)) == 0
 	end
@@ -141,6 +149,6 @@ for k = 1, takes do
 			end
 		end
 	end
-	i = i + n
+	i = i + named
 end
 return out
