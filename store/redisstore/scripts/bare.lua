@@ -35,13 +35,21 @@ if #A == 2 and not sweep then -- one to give back
 end
 local gives = (head - head % 8192) / 8192
 local takes = (#K - 2 * gives) / 3
+local one = single and #A == 4 and gives == 0 and not sweep -- to take
+if one and A[3] + 0 > 0 and call('EXISTS', K[1], K[2], K[3]) == 0 then -- of an id that nobody holds
+	local time = call('TIME')
+	local expiry = string.format('%.0f', time[1] * 1000 + time[2] / 1000 + A[2])
+	call('ZADD', K[3], expiry, A[4])
+	call('PEXPIREAT', K[3], expiry)
+	return 1024 + number
+end
 local now, nows
 if takes > 0 or sweep then
 	local time = call('TIME')
 	now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 	nows = time[1] .. string.sub('00000' .. time[2], -6, -4) -- printing a float costs more than a command
 end
-if single and #A == 4 and gives == 0 and not sweep then -- one to take
+if one then
 	if call('EXISTS', K[1], K[2]) > 0 then return {number, -4503599627370496} end
 	local S, active = K[3], call('ZCOUNT', K[3], '(' .. nows, '+inf')
 	if active < A[3] + 0 then
@@ -53,7 +61,9 @@ if single and #A == 4 and gives == 0 and not sweep then -- one to take
 	end
 end
 local out, o, i = {number}, 1, 2
-local meta = call('EXISTS', unpack(K, gives + 1, 2 * gives + 2 * takes)) > 0 -- some id has it
+-- Of a few ids nothing is there, most often: no meta, and no holders of those that are taken.
+local clear = takes > 2 and takes < 9 and call('EXISTS', unpack(K, gives + 1)) == 0
+local meta = not clear and call('EXISTS', unpack(K, gives + 1, 2 * gives + 2 * takes)) > 0 -- some id has it
 for k = 1, gives do
 	local S, n = K[k], 1
 	if not single then n, i = A[i] + 0, i + 1 end
@@ -87,7 +97,7 @@ for k = 1, takes do
 		if sure and n > limit then named = limit > 0 and limit or 0 end
 	end
 	if k % 8 == 1 then -- a look at eight keys costs not much more than a count of one
-		none = takes > 2 and call('EXISTS', unpack(K, s + k, k + 7 < takes and s + k + 7 or s + takes)) == 0
+		none = clear or takes > 2 and call('EXISTS', unpack(K, s + k, k + 7 < takes and s + k + 7 or s + takes)) == 0
 	end
 	if meta and call('EXISTS', K[m + 2 * k - 1], K[m + 2 * k]) > 0 then
 		o = o + 1
