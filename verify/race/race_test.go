@@ -110,7 +110,7 @@ func TestTheSeedsWay(t *testing.T) {
 
 func TestEveryRacerRuns(t *testing.T) {
 	srv := redistest.Start(t)
-	for _, r := range []racer{ours, ourLeases, handed, theSeed, seedAutoPipelined, bare, limiter, lockOfBSM, lockOfRedsync, lockOfRueidis, shared(3)} {
+	for _, r := range []racer{ours, ourLeases, handed, theLeast, theSeed, seedAutoPipelined, bare, limiter, lockOfBSM, lockOfRedsync, lockOfRueidis, shared(3)} {
 		run, err := r.enter(entry{addr: srv.Addr(), prefix: r.name + ":", limit: 1, ids: ids(2)})
 		if err != nil {
 			t.Fatalf("%s: %v", r.name, err)

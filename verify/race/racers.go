@@ -30,6 +30,7 @@ const (
 	nameSeed    = "the public seed's way"
 	nameSeedAP  = "the seed's way over go-redis AutoPipeline"
 	nameBare    = "two bare EVALSHA `return 1`"
+	nameLeast   = "the least: a combiner and nothing else"
 	nameLimiter = "mennanov/limiters v1.11.0"
 	nameLock    = "bsm/redislock v0.9.4"
 	nameRedsync = "go-redsync v4.18.1"

@@ -10,23 +10,23 @@ import (
 const never = 1 << 20
 
 func (l *lab) hot() (*contest, error) {
-	return l.contest(workload{name: "hot", workers: 256, ids: 1, limit: never}, ours, ourLeases, theSeed, seedAutoPipelined, bare, limiter)
+	return l.contest(workload{name: "hot", workers: 256, ids: 1, limit: never}, ours, ourLeases, theLeast, theSeed, seedAutoPipelined, bare, limiter)
 }
 
 func (l *lab) full(workers int) (*contest, error) {
-	return l.contest(workload{name: fmt.Sprint("full", workers), workers: workers, ids: 1, limit: 10}, ours, ourLeases, theSeed, seedAutoPipelined, limiter, lockOfRueidis)
+	return l.contest(workload{name: fmt.Sprint("full", workers), workers: workers, ids: 1, limit: 10}, ours, ourLeases, theLeast, theSeed, seedAutoPipelined, limiter, lockOfRueidis)
 }
 
 func (l *lab) many() (*contest, error) {
-	return l.contest(workload{name: "many", workers: 256, ids: 10_000, limit: never}, ours, ourLeases, theSeed, seedAutoPipelined, bare, limiter)
+	return l.contest(workload{name: "many", workers: 256, ids: 10_000, limit: never}, ours, ourLeases, theLeast, theSeed, seedAutoPipelined, bare, limiter)
 }
 
 func (l *lab) sixteen(nIDs int) (*contest, error) {
-	return l.contest(workload{name: fmt.Sprint("sixteen", nIDs), workers: 16, ids: nIDs, limit: never}, ours, handed, ourLeases, theSeed, bare, limiter)
+	return l.contest(workload{name: fmt.Sprint("sixteen", nIDs), workers: 16, ids: nIDs, limit: never}, ours, handed, ourLeases, theLeast, theSeed, bare, limiter)
 }
 
 func (l *lab) alone() (*contest, error) {
-	return l.contest(workload{name: "alone", workers: 1, ids: 1, limit: never, slices: 10}, ours, ourLeases, theSeed, seedAutoPipelined, bare, limiter)
+	return l.contest(workload{name: "alone", workers: 1, ids: 1, limit: never, slices: 10}, ours, ourLeases, theLeast, theSeed, seedAutoPipelined, bare, limiter)
 }
 
 func (l *lab) far(nIDs int) (*contest, error) {
@@ -35,7 +35,7 @@ func (l *lab) far(nIDs int) (*contest, error) {
 
 // racersOf are those of c, the order of the table.
 func racersOf(c *contest) (names []string) {
-	for _, name := range []string{nameOurs, nameHanded, nameLeases, nameSeed, nameSeedAP, nameBare, nameLimiter, nameLock, nameRedsync, nameRueidis} {
+	for _, name := range []string{nameOurs, nameHanded, nameLeases, nameLeast, nameSeed, nameSeedAP, nameBare, nameLimiter, nameLock, nameRedsync, nameRueidis} {
 		if len(c.results[name]) > 0 {
 			names = append(names, name)
 		}
