@@ -20,6 +20,7 @@ const (
 	gatherAgain  = 100 * time.Millisecond // after that took longer, trips go at once for so long
 	gatherYields = 8                      // without a new caller, and the trip goes
 	farTrip      = time.Millisecond
+	clockEvery   = 8 // operations of a crowd go by one look at the clock
 	abandonedMax = 8 // trips on a client that does not end them in time
 )
 
@@ -106,8 +107,8 @@ func (p *pump) do(ctx context.Context, o *op) (left bool, err error) {
 }
 
 // board has o go with the last of the trips that wait, or with a new one. Its budget
-// begins now, or where trips take no longer than moments, when the first one boarded:
-// reading the clock each time would cost more than all the rest here. mu is held.
+// begins now; in a crowd, when one of the last few boarded: reading the clock each time would
+// cost more than all the rest here. mu is held.
 func (p *pump) board(o *op) *trip {
 	room := roomWhole
 	if o.verb == bare {
@@ -121,11 +122,11 @@ func (p *pump) board(o *op) *trip {
 		n++
 	}
 	t := p.waiting[n-1]
-	if len(t.ops) == 0 || p.far {
-		t.began = time.Now()
-	}
 	if o.due.IsZero() {
-		o.due = t.began.Add(o.budget)
+		if n := len(t.ops); n < clockEvery || n%clockEvery == 0 || p.far || !p.store.client.direct {
+			t.clock = time.Now()
+		}
+		o.due = t.clock.Add(o.budget)
 	}
 	t.ops = append(t.ops, o)
 	t.room -= room

@@ -214,3 +214,35 @@ func TestTripsWaitedForBusyProcessors(t *testing.T) {
 		t.Errorf("it let the others run again: %d turns", n)
 	}
 }
+
+// The budget of who boards a trip that has waited for long, since Redis hangs, begins when
+// it boards, and not with the first on board.
+func TestLateBoardersWereGivenTheTimeOfTheFirst(t *testing.T) {
+	for name, rdb := range map[string]redis.UniversalClient{
+		"client": redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}),
+		"ring":   redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": "127.0.0.1:1"}}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer rdb.Close()
+			s := opened(t, rdb, "sem:")
+			for boarded := range 2 * clockEvery {
+				waits := s.trip()
+				waits.room, waits.clock = tripRoom, time.Now().Add(-time.Hour)
+				waits.ops = make([]*op, boarded)
+				s.pump.waiting = []*trip{waits}
+				o := s.op(bare, "id", "slot", time.Minute)
+				if s.pump.board(o) != waits {
+					t.Fatal("it took another trip")
+				}
+				crowd := name == "client" && boarded > clockEvery // goes by the last look at the clock
+				if late := o.due.Before(time.Now()); late != crowd {
+					t.Errorf("behind %d others its time is over: %v, want %v", boarded, late, crowd)
+				}
+				if o.due.IsZero() {
+					t.Error("no budget")
+				}
+			}
+			s.pump.waiting = nil
+		})
+	}
+}

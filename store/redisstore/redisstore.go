@@ -39,6 +39,7 @@ type Store struct {
 	head    string // of headers, after the first field
 	calls   atomic.Uint64
 	swept   atomic.Int64
+	special atomic.Int64 // until then, Unix ns, bare calls name the keys of meta
 	clocks  clocks
 	ears    ears
 	pump    pump
@@ -181,7 +182,7 @@ func (s *Store) free(o *op, left bool) {
 	// Field by field, in place: a whole op to copy from would lie on the stack of each
 	// caller that waits.
 	o.question, o.answer = question{}, answer{}
-	o.lead, o.gone, o.landed, o.again, o.async, o.next = false, false, false, false, nil, nil
+	o.full, o.lead, o.gone, o.landed, o.again, o.async, o.next = false, false, false, false, false, nil, nil
 	s.ops.Put(o)
 }
 
@@ -437,11 +438,8 @@ func (s *Store) run(ctx context.Context, sc *script, id string, grace int64, arg
 		return nil, err
 	}
 	k := keysOf(s.prefix, id)
-	names := []string{k.s, k.m, k.q, k.l}
+	names := []string{k.s, k.m, k.q, k.l, *s.marker(k.slot)}
 	c := &call{place: place{verb: release, slot: k.slot}, strict: grace > 0, sent: time.Now(), number: int64(s.calls.Add(1) % callNumbers)}
-	if c.strict {
-		names = append(names, *s.marker(k.slot))
-	}
 	all := append(make([]any, 0, 2+len(args)), *s.header(c))
 	if sc != usageScript {
 		all = append(all, grace)

@@ -271,6 +271,91 @@ func TestAnIDTwiceInACallWasTakenForFree(t *testing.T) {
 	}
 }
 
+// Whoever takes bare slots does not look for meta until there is a marker; from then on a
+// lease of any weight, a line and a limit set by hand count.
+func TestBareSlotsLearnOfMeta(t *testing.T) {
+	srv := redistest.Start(t)
+	ctx := t.Context()
+	leases := opened(t, srv.Client(), "sem:")
+	n := 0
+	ask := func(s *Store, id string, r store.Request) (*store.Request, store.Decision) {
+		t.Helper()
+		n++
+		r.ID, r.SlotID, r.TTL, r.Weight, r.Limit, r.Fresh = id, fmt.Sprint("slot", n), time.Minute, max(r.Weight, 1), 3, true
+		d, err := s.Acquire(ctx, &r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &r, d
+	}
+	marker := func() bool { return command(t, srv, "EXISTS", leases.oneMarker).(int64) == 1 }
+	special := map[string]func(id string){
+		"a weighted lease": func(id string) {
+			if _, d := ask(leases, id, store.Request{Weight: 2}); d.Outcome != store.Granted {
+				t.Fatal(d)
+			}
+		},
+		"a weighted lease with grace": func(id string) {
+			if _, d := ask(leases, id, store.Request{Weight: 2, Grace: time.Second}); d.Outcome != store.Granted {
+				t.Fatal(d)
+			}
+		},
+		"a registered lease": func(id string) {
+			got := leases.Renew(ctx, []store.Renewal{{ID: id, SlotID: "back", TTL: time.Minute, Weight: 2, Trust: time.Second, Register: true}})
+			if got[0].Err != nil || got[0].Kept != store.PutBack {
+				t.Fatal(got)
+			}
+		},
+		"a waiter": func(id string) {
+			if _, d := ask(leases, id, store.Request{Weight: 3, Queue: 1}); d.Outcome != store.Waiting {
+				t.Fatal(d)
+			}
+		},
+		"a limit set by hand": func(id string) {
+			if err := leases.SetLimit(ctx, id, 1); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}
+	for what, makes := range special {
+		for _, company := range []int{0, 1, 5} { // other ids in the same call
+			command(t, srv, "FLUSHALL")
+			s := opened(t, srv.Client(), "sem:")
+			leases = opened(t, srv.Client(), "sem:")
+			first, d := ask(s, "id", store.Request{Bare: true})
+			if d.Outcome != store.Granted || marker() {
+				t.Fatalf("%s: before it %v, marker %v", what, d, marker())
+			}
+			makes("id")
+			if !marker() {
+				t.Fatalf("%s: no marker", what)
+			}
+			for _, again := range []string{"told", "known"} {
+				trip := s.trip()
+				for i := range company + 1 {
+					n++
+					trip.ops = append(trip.ops, &op{question: question{
+						verb: bare, takes: true, bare: true, fresh: true, id: fmt.Sprint("id", i)[:2] + strings.Repeat("x", i), slot: fmt.Sprint("slot", n),
+						weight: 1, limit: 3, ttl: 60_000, budget: time.Minute,
+					}})
+				}
+				if err := s.fly(ctx, trip); err != nil {
+					t.Fatal(err)
+				}
+				for i, o := range trip.ops {
+					if granted := o.decision.Outcome == store.Granted; o.err != nil || granted != (i > 0) {
+						t.Errorf("%s, %s, with %d others: %q: %v %v", what, again, company, o.id, o.decision, o.err)
+					}
+				}
+			}
+			// What was taken before can be given back.
+			if freed, err := s.Release(ctx, &store.Release{ID: "id", SlotID: first.SlotID, Bare: true}); !freed || err != nil {
+				t.Errorf("%s: the release: %v %v", what, freed, err)
+			}
+		}
+	}
+}
+
 // A key of another type fails its own id, in a trip with others too.
 func TestWrongTypeFailsAlone(t *testing.T) {
 	srv := redistest.Start(t)
@@ -280,7 +365,15 @@ func TestWrongTypeFailsAlone(t *testing.T) {
 		s := opened(t, client, "sem:")
 		ctx := t.Context()
 		const n = 200
-		for _, bare := range []bool{true, false} {
+		for round, bare := range []bool{true, true, false} {
+			other := "bad2"
+			if round == 0 { // where there is no marker, nobody looks for meta
+				command(t, srv, "DEL", s.oneMarker)
+				other = "bad"
+			} else {
+				command(t, srv, "HSET", s.oneMarker, "made", 1)
+				s.special.Store(0)
+			}
 			verbs := []func(id, slot string) error{
 				func(id, slot string) error {
 					d, err := s.Acquire(ctx, &store.Request{ID: id, SlotID: slot, Weight: 1, Limit: n, TTL: time.Minute, Bare: bare})
@@ -300,6 +393,9 @@ func TestWrongTypeFailsAlone(t *testing.T) {
 				},
 			}
 			for v, do := range verbs {
+				if round == 0 && v == 1 {
+					continue // there is nothing to renew of a bare slot, but looking for it makes a marker
+				}
 				var all sync.WaitGroup
 				for i := range n {
 					all.Go(func() {
@@ -308,9 +404,9 @@ func TestWrongTypeFailsAlone(t *testing.T) {
 						if bad {
 							id = "bad"
 						} else if i%10 == 7 {
-							id, bad = "bad2", true
+							id, bad = other, true
 						}
-						err := do(id, fmt.Sprintf("slot-%v-%d", bare, i))
+						err := do(id, fmt.Sprintf("slot-%d-%d", round, i))
 						if bad && !errors.Is(err, store.ErrConfig) {
 							t.Errorf("verb %d on %s: %v, want ErrConfig", v, id, err)
 						}

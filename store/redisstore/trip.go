@@ -65,6 +65,8 @@ type op struct {
 	answer
 	keys  keys   // see names
 	named string // the id that they are of
+	all   bool   // they are all there, and not only S
+	full  bool   // bare.lua has said that ids of the prefix may have meta
 
 	turn   chan struct{} // of one that may lead a trip: told to, or that it is answered
 	lead   bool          // that
@@ -78,10 +80,18 @@ type op struct {
 // names makes the keys of the op's id, which the first of a group does for all of it. An
 // op that is used again for the same id has them.
 func (o *op) names(prefix string) *keys {
-	if o.named != o.id {
-		o.keys, o.named = keysOf(prefix, o.id), o.id
+	if o.named != o.id || !o.all {
+		o.keys, o.named, o.all = keysOf(prefix, o.id), o.id, true
 	}
 	return &o.keys
+}
+
+// holders makes one of them, S.
+func (o *op) holders(prefix string) *string {
+	if o.named != o.id {
+		o.keys, o.named, o.all = keys{s: prefix + o.id}, o.id, false
+	}
+	return &o.keys.s
 }
 
 // gives reports whether the op gives back a slot.
@@ -110,6 +120,7 @@ type call struct {
 	place
 	backs  []*op // those of a bare call that give back; each the first of the ops of one id, in order
 	groups []*op // all others, likewise
+	full   bool  // a bare call names the keys of meta
 	strict bool  // the marker goes along
 	away   int64 // so does word of an outage
 	short  error // too few replicas have acknowledged its grants
@@ -132,7 +143,7 @@ type place struct {
 type trip struct {
 	ops    []*op
 	room   int           // for more
-	began  time.Time     // when one of them got on
+	clock  time.Time     // when one of the last of them got on
 	leader *op           // who makes it; nil: a goroutine of the pump
 	done   chan struct{} // closed when it is answered; nil: nobody but the leader waits for that
 
@@ -198,6 +209,7 @@ func (s *Store) sort(t *trip) {
 			c.groups = append(c.groups, o)
 		}
 		*at = tail{t.pass, o, c}
+		c.full = c.full || o.full
 		c.strict = c.strict || o.grace > 0
 		c.away = max(c.away, o.away)
 	}
@@ -279,11 +291,12 @@ func (s *Store) command(ctx context.Context, t *trip, c *call, text bool) *redis
 	sc := verbScripts[c.verb]
 	c.sent = time.Now()
 	c.number = int64(s.calls.Add(1) % callNumbers)
-	nKeys := 4 * len(c.groups)
+	nKeys := 4*len(c.groups) + 1
 	if c.verb == bare {
-		nKeys = 2*len(c.backs) + 3*len(c.groups)
-	} else if c.strict {
-		nKeys++
+		c.full = c.full || c.sent.UnixNano() < s.special.Load()
+		if nKeys = len(c.backs) + len(c.groups) + 1; c.full {
+			nKeys = 2*len(c.backs) + 3*len(c.groups)
+		}
 	}
 	begin := len(t.args)
 	args := t.args
@@ -305,27 +318,29 @@ func (s *Store) command(ctx context.Context, t *trip, c *call, text bool) *redis
 // bareArgs appends the keys and the arguments of bare.lua.
 func (s *Store) bareArgs(t *trip, c *call, args []any) []any {
 	for _, g := range c.backs {
-		args = append(args, &g.names(s.prefix).s)
+		args = append(args, g.holders(s.prefix))
 	}
-	for _, g := range c.backs {
-		args = append(args, &g.keys.m)
+	if c.full {
+		for _, g := range c.backs {
+			args = append(args, &g.names(s.prefix).m)
+		}
+		for _, g := range c.groups {
+			k := g.names(s.prefix)
+			args = append(args, &k.m, &k.l)
+		}
 	}
 	sure := s.surely()
 	for _, g := range c.groups {
-		k := g.names(s.prefix)
-		args = append(args, &k.m, &k.l)
+		args = append(args, g.holders(s.prefix))
 		for o := g; o != nil; o = o.next {
 			sure = sure && o.fresh
 		}
 	}
-	for _, g := range c.groups {
-		args = append(args, &g.keys.s)
+	if !c.full {
+		args = append(args, s.marker(c.slot))
 	}
 	single := c.single()
-	head := (int64(len(c.backs))*callNumbers+c.number)*8 + bits(s.sweepNow(c.sent), sure)
-	if single {
-		head += 4
-	}
+	head := bits(s.sweepNow(c.sent), sure) + 4*bits(single, c.full) + 16*(c.number+callNumbers*int64(len(c.backs)))
 	args = append(args, t.num(head))
 	for _, g := range c.backs {
 		if !single {
@@ -389,10 +404,7 @@ func (s *Store) wholeArgs(t *trip, c *call, args []any) []any {
 	for _, g := range c.groups {
 		args = append(args, &g.keys.l)
 	}
-	if c.strict {
-		args = append(args, s.marker(c.slot))
-	}
-	args = append(args, s.header(c))
+	args = append(args, s.marker(c.slot), s.header(c))
 	sure := s.surely()
 	for _, g := range c.groups {
 		n, alike := g.group(), g.alike()
@@ -432,7 +444,7 @@ func (s *Store) header(c *call) *string {
 	b = append(b, byte('0'+bits(s.sweepNow(c.sent), false)))
 	b = append(b, s.head...)
 	b = strconv.AppendInt(b, c.number, 10)
-	seen, echo, ago := byte('0'), int64(0), int64(0)
+	seen, echo, ago := byte('1'), int64(0), int64(0)
 	if c.strict {
 		seen, echo, ago = s.clocks.header(c.slot, c.sent)
 		c.told = seen == '2'
@@ -489,13 +501,13 @@ func (s *Store) fly(ctx context.Context, t *trip) error {
 	for _, c := range t.calls {
 		if e := c.cmd.Err(); e != nil && len(c.backs)+len(c.groups) > 1 && isConfig(e) {
 			for i := range c.backs {
-				again = append(again, &call{place: c.place, backs: c.backs[i : i+1]})
+				again = append(again, &call{place: c.place, backs: c.backs[i : i+1], full: c.full})
 			}
 			for i, g := range c.groups {
 				for o := g; o != nil; o = o.next {
 					o.fresh = false
 				}
-				again = append(again, &call{place: c.place, groups: c.groups[i : i+1], strict: g.grace > 0})
+				again = append(again, &call{place: c.place, groups: c.groups[i : i+1], full: c.full, strict: g.grace > 0})
 			}
 			c.backs, c.groups = nil, nil
 		}
@@ -513,7 +525,6 @@ func (s *Store) fly(ctx context.Context, t *trip) error {
 	}
 	if len(rest.ops) > 0 {
 		for _, o := range rest.ops {
-			o.whole()
 			o.again = true
 		}
 		err = s.fly(ctx, rest)
@@ -633,6 +644,10 @@ func (s *Store) sendDurably(ctx context.Context, calls []*call) (first error) {
 	return first
 }
 
+// specialFor is for how long a store that was told of ids with meta names their keys at once,
+// and is not told anew.
+const specialFor = 10 * time.Second
+
 // notBare is what bare.lua answers for an id that is not for it.
 const (
 	notBareAcquire = -1 << 52
@@ -665,6 +680,18 @@ func (s *Store) read(c *call, rest []*op) []*op {
 	if c.verb == bare {
 		if !r.one {
 			r.number() // the call's
+		}
+		if !c.full && len(r.list) == 1 && r.err == nil {
+			s.special.Store(time.Now().Add(specialFor).UnixNano())
+			for _, groups := range [...][]*op{c.backs, c.groups} {
+				for _, g := range groups {
+					for o := g; o != nil; o = o.next {
+						o.full = true
+					}
+					rest = g.appendTo(rest)
+				}
+			}
+			return rest
 		}
 		for _, g := range c.backs {
 			rest = r.releasedBare(g, rest)
@@ -764,7 +791,7 @@ func (r *reply) together(c *call, g *op, n int64) (highest uint64) {
 func (r *reply) acquiredBare(g *op, rest []*op) []*op {
 	first := r.number()
 	if first == notBareAcquire && r.err == nil {
-		return g.appendTo(rest)
+		return g.wholeTo(rest)
 	}
 	limit := int(g.limit)
 	granted := func(active int64) store.Decision {
@@ -812,7 +839,7 @@ func (r *reply) acquiredBare(g *op, rest []*op) []*op {
 func (r *reply) releasedBare(g *op, rest []*op) []*op {
 	n := r.number()
 	if n == notBareRelease && r.err == nil {
-		return g.appendTo(rest)
+		return g.wholeTo(rest)
 	}
 	for o := g; o != nil; o = o.next {
 		o.freed, o.err = n == 1, r.err
@@ -823,6 +850,15 @@ func (r *reply) releasedBare(g *op, rest []*op) []*op {
 // appendTo adds a group to ops.
 func (o *op) appendTo(ops []*op) []*op {
 	for ; o != nil; o = o.next {
+		ops = append(ops, o)
+	}
+	return ops
+}
+
+// wholeTo adds a group to ops, to be done by another verb than bare.
+func (o *op) wholeTo(ops []*op) []*op {
+	for ; o != nil; o = o.next {
+		o.whole()
 		ops = append(ops, o)
 	}
 	return ops

@@ -64,17 +64,48 @@ func httpTable(l *lab) (*report, error) {
 		}
 		return s.Handler(ok), nil
 	}
-	seeded := func(limit int) http.Handler {
-		s := &seed{rdb: rdb, prefix: prefix + "seed" + strconv.Itoa(limit) + ":", limit: limit}
+	// behind has ok behind whatever takes a slot and says how to give it back, or nil.
+	behind := func(try func(ctx context.Context) (release func())) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			slotID, granted := s.tryAcquire(r.Context(), "id")
-			if !granted {
+			release := try(r.Context())
+			if release == nil {
 				no(w, r)
 				return
 			}
-			defer s.release(r.Context(), "id", slotID)
+			defer release()
 			ok(w, r)
 		})
+	}
+	seeded := func(limit int) http.Handler {
+		s := &seed{rdb: rdb, prefix: prefix + "seed" + strconv.Itoa(limit) + ":", limit: limit}
+		return behind(func(ctx context.Context) func() {
+			slotID, granted := s.tryAcquire(ctx, "id")
+			if !granted {
+				return nil
+			}
+			return func() { s.release(ctx, "id", slotID) }
+		})
+	}
+	small := func(limit int) http.Handler {
+		sem := gotsem.NewGotsem(rdb, prefix+"small"+strconv.Itoa(limit)+":", ttl, limit, nil, nil)
+		return behind(func(ctx context.Context) func() {
+			got := sem.TryAcquire(ctx, "id")
+			if !got.Acquired {
+				return nil
+			}
+			return func() { sem.Release(ctx, "id", got.SlotID) }
+		})
+	}
+	leastly := func(limit int) (http.Handler, error) {
+		l, err := newLeast(rdb, prefix+"least"+strconv.Itoa(limit)+":", limit)
+		return behind(func(context.Context) func() {
+			o, granted := l.tryAcquire("id")
+			if !granted {
+				l.ops.Put(o)
+				return nil
+			}
+			return func() { l.release(o) }
+		}), err
 	}
 	type kind struct {
 		name    string
@@ -97,10 +128,18 @@ func httpTable(l *lab) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
+	leastAdmitted, err := leastly(never)
+	if err != nil {
+		return nil, err
+	}
+	leastRefused, err := leastly(0)
+	if err != nil {
+		return nil, err
+	}
 	kinds := []kind{
 		{"bare handler, 200", ok, "200"}, {"httpshed over Redis, admitted", admitted, "200"}, {"httpshed over Redis, admitted, release handed over", handed, "200"},
-		{"the seed's way, admitted", seeded(never), "200"},
-		{"bare handler, 429", no, "429"}, {"httpshed over Redis, refused", refused, "429"}, {"httpshed over Redis, known full", known, "429"}, {"the seed's way, refused", seeded(0), "429"},
+		{"NewGotsem's slots, admitted", small(never), "200"}, {"the least, admitted", leastAdmitted, "200"}, {"the seed's way, admitted", seeded(never), "200"},
+		{"bare handler, 429", no, "429"}, {"httpshed over Redis, refused", refused, "429"}, {"httpshed over Redis, known full", known, "429"}, {"NewGotsem's slots, refused", small(0), "429"}, {"the least, refused", leastRefused, "429"}, {"the seed's way, refused", seeded(0), "429"},
 	}
 	rates, slow := make(map[string][]float64), make(map[string][]float64)
 	for range l.rounds {

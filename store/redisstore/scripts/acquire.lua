@@ -1,7 +1,7 @@
 -- acquire: take slots, keep a place in line, or be refused.
 --
 -- KEYS     S (holders) of each id, then M (meta) of each, Q (line) of each, L (limit
---          set by hand) of each; last, if any request asks for grace, E (the marker).
+--          set by hand) of each; last E (the marker).
 -- ARGV     header (see prelude), then per id: n grace (slot weight limit ttl queue ticket
 --          flags owner) ...; or, where all but the slots is the same: -n grace weight limit
 --          ttl queue ticket flags owner slot ... Flags: 1 bare, 2 never asked for before.
@@ -35,6 +35,7 @@ do
 		local well -- what the marker says; nil: it was not asked
 		local none, taken = false, {} -- of the eight at hand nothing was there, as in bare.lua
 		-- Printing a number costs more than a command: what is printed is used again.
+		local marked -- the marker is there
 		local ttlWas, highWas, expiry, ends, upper
 		local i, o = 2, 1
 		out[1] = -stamp
@@ -74,6 +75,9 @@ do
 					if well then out[1] = stamp end
 				end
 				ok = well
+			elseif ok and give > 0 and not marked then
+				marked = true
+				if call('EXISTS', K[#K]) == 0 then call('HSET', K[#K], 'made', '1') end
 			end
 			if ok then
 				if give > 0 then
@@ -118,7 +122,7 @@ do
 		end
 		if not later then
 			-- Whoever has never met the marker looks whether it is there (see finish).
-			if not well and seen == '0' and #K % 4 == 1 and call('EXISTS', K[#K]) == 1 then out[1] = stamp end
+			if not well and seen == '0' and call('HGET', K[#K], 'rid') then out[1] = stamp end
 			return out
 		end
 	end

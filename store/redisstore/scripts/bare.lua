@@ -2,23 +2,27 @@
 -- remember about them. This is the plain case, and most calls are it; what it does not
 -- need, it does not pay for.
 --
--- KEYS     of each id that slots are given back of: S (holders) of each, then M (meta)
---          of each; of each id that slots are taken of: M and L (limit set by hand) of each,
---          then S of each
+-- KEYS     S (holders) of each id that slots are given back of, S of each that they are taken
+--          of, and last E, the marker. Where that is, ids may have meta (leases, a line, a
+--          limit set by hand), and the call is to be made in full: S, then M (meta), of each
+--          id that slots are given back of; of each that they are taken of M and L
+--          (limit set by hand), and then S
 -- ARGV     a number: 1 to look for lapsed slots, 2 if none of the slots that are taken was
---          ever asked for before, 4 if there is one slot of each id, and one limit, 8 times the
---          number of the call, and 8192 times how many ids are given back to; per such id: n
---          slot ...; then the ttl of those that are taken; and per id of these: n limit slot
---          ..., where none was ever asked for before no more slots than the limit. With 4: the
---          slots that are given back; ttl limit; and those that are taken
+--          ever asked for before, 4 if there is one slot of each id, and one limit, 8 if the
+--          call is made in full, 16 times the number of the call, and 16384 times how many ids
+--          are given back to; per such id: n slot ...; then the ttl of those that are
+--          taken; and per id of these: n limit slot ..., where none was ever asked for before
+--          no more slots than the limit. With 4: the slots that are given back; ttl
+--          limit; and those that are taken
 -- Returns  the number of the call, by which its caller knows the reply from another
---          call's. Per id given back to, 1 if there was something to give back, else 0; or -1.
+--          call's; and nothing else if the marker was there, and nothing was done. Per id
+--          given back to, 1 if there was something to give back, else 0; or -1.
 --          Per id with one slot to take: the active count if it is granted, else minus it,
 --          minus one, and the ms until the next slot lapses. Per id with more: how many of
 --          the first are granted, and the active count; if not all, the ms until the next
 --          slot lapses, and how many of the others were there already, and which; or only
---          -2^52. For an id that has meta (leases, a line, a limit set by hand), -1 and -2^52
---          say that nothing was done: release.lua and acquire.lua are the ones to ask.
+--          -2^52. For an id that has meta, -1 and -2^52 say that nothing was done:
+--          release.lua and acquire.lua are the ones to ask.
 --          For a single slot that is given back or granted, one integer alone: what is said
 --          above times 1024, plus the number.
 --
@@ -26,22 +30,28 @@
 -- once. A refusal writes nothing.
 local call, K, A = redis.call, KEYS, ARGV
 local head = A[1] + 0
-local flags = head % 8
-local number = (head % 8192 - flags) / 8
-local sweep, sure, single = flags % 2 == 1, flags % 4 > 1, flags > 3
-if #A == 2 and not sweep then -- one to give back
-	if call('EXISTS', K[2]) == 1 then return number - 1024 end
-	return call('ZREM', K[1], A[2]) * 1024 + number
-end
-local gives = (head - head % 8192) / 8192
-local takes = (#K - 2 * gives) / 3
+local flags = head % 16
+local number = (head % 16384 - flags) / 16
+local gives = (head - head % 16384) / 16384
+local sweep, sure, single, full = flags % 2 == 1, flags % 4 > 1, flags % 8 > 3, flags > 7
+local takes = full and (#K - 2 * gives) / 3 or #K - 1 - gives
 local one = single and #A == 4 and gives == 0 and not sweep -- to take
-if one and A[3] + 0 > 0 and call('EXISTS', K[1], K[2], K[3]) == 0 then -- of an id that nobody holds
-	local time = call('TIME')
-	local expiry = string.format('%.0f', time[1] * 1000 + time[2] / 1000 + A[2])
-	call('ZADD', K[3], expiry, A[4])
-	call('PEXPIREAT', K[3], expiry)
-	return 1024 + number
+local clear = false -- nothing is there: no meta, and no holders of what is taken
+if not full then
+	if #A == 2 and not sweep then -- one to give back
+		if call('EXISTS', K[2]) == 1 then return {number} end
+		return call('ZREM', K[1], A[2]) * 1024 + number
+	end
+	if one and A[3] + 0 > 0 and call('EXISTS', K[1], K[2]) == 0 then -- of an id that nobody holds
+		local time = call('TIME')
+		local expiry = string.format('%.0f', time[1] * 1000 + time[2] / 1000 + A[2])
+		call('ZADD', K[1], expiry, A[4])
+		call('PEXPIREAT', K[1], expiry)
+		return 1024 + number
+	end
+	-- Of a few ids nobody holds any, most often.
+	clear = takes > 2 and takes < 9 and call('EXISTS', unpack(K, gives + 1)) == 0
+	if not clear and call('EXISTS', K[#K]) == 1 then return {number} end
 end
 local now, nows
 if takes > 0 or sweep then
@@ -49,9 +59,11 @@ if takes > 0 or sweep then
 	now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 	nows = time[1] .. string.sub('00000' .. time[2], -6, -4) -- printing a float costs more than a command
 end
-if one then
-	if call('EXISTS', K[1], K[2]) > 0 then return {number, -4503599627370496} end
-	local S, active = K[3], call('ZCOUNT', K[3], '(' .. nows, '+inf')
+local m, s = gives, gives -- M of the k-th to give back is K[m + k]; S of the k-th to take, K[s + k]; M and L of that, K[m + gives + 2k - 1], K[m + gives + 2k]
+if full then s = 2 * gives + 2 * takes end
+local meta = full and call('EXISTS', unpack(K, m + 1, s)) > 0 -- some id has it
+if one and not meta then
+	local S, active = K[s + 1], call('ZCOUNT', K[s + 1], '(' .. nows, '+inf')
 	if active < A[3] + 0 then
 		local expiry = string.format('%.0f', now + A[2])
 		active = active + call('ZADD', S, expiry, A[4])
@@ -61,14 +73,11 @@ if one then
 	end
 end
 local out, o, i = {number}, 1, 2
--- Of a few ids nothing is there, most often: no meta, and no holders of those that are taken.
-local clear = takes > 2 and takes < 9 and call('EXISTS', unpack(K, gives + 1)) == 0
-local meta = not clear and call('EXISTS', unpack(K, gives + 1, 2 * gives + 2 * takes)) > 0 -- some id has it
 for k = 1, gives do
 	local S, n = K[k], 1
 	if not single then n, i = A[i] + 0, i + 1 end
 	o = o + 1
-	if meta and call('EXISTS', K[gives + k]) == 1 then
+	if meta and call('EXISTS', K[m + k]) == 1 then
 		out[o] = -1
 	else
 		if n == 1 then
@@ -87,8 +96,7 @@ if takes == 0 then return out end
 local live, expiry, n, limit = '(' .. nows, string.format('%.0f', now + A[i]), 1, nil
 i = i + 1
 if single then limit, i = A[i] + 0, i + 1 end
-local m, s = 2 * gives, 2 * gives + 2 * takes -- M and L, and S, of the k-th are K[m + 2k - 1], K[m + 2k], K[s + k]
-local none, taken = false, {} -- of the eight at hand nobody held a slot, when they were looked at; of which ids one was taken since
+local none, taken = clear, {} -- of the eight at hand nobody held a slot, when they were looked at; of which ids one was taken since
 for k = 1, takes do
 	local S, named = K[s + k], 1
 	if not single then
@@ -96,10 +104,10 @@ for k = 1, takes do
 		named, i = n, i + 2
 		if sure and n > limit then named = limit > 0 and limit or 0 end
 	end
-	if k % 8 == 1 then -- a look at eight keys costs not much more than a count of one
-		none = clear or takes > 2 and call('EXISTS', unpack(K, s + k, k + 7 < takes and s + k + 7 or s + takes)) == 0
+	if takes > 2 and k % 8 == 1 and not clear then -- a look at eight keys costs not much more than a count of one
+		none = call('EXISTS', unpack(K, s + k, k + 7 < takes and s + k + 7 or s + takes)) == 0
 	end
-	if meta and call('EXISTS', K[m + 2 * k - 1], K[m + 2 * k]) > 0 then
+	if meta and call('EXISTS', K[m + gives + 2 * k - 1], K[m + gives + 2 * k]) > 0 then
 		o = o + 1
 		out[o] = -4503599627370496
 	else

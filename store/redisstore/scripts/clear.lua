@@ -1,6 +1,6 @@
 -- clear: take slots away from their holders, and hand on the room.
 --
--- KEYS     S, M, Q, L; and E if there is grace.
+-- KEYS     S, M, Q, L, E
 -- ARGV     header (see prelude), grace, slot ('': all that are held), ttl
 -- Returns  the server's time in ms; how many slot ids were taken; and last the
 --          words (see push) to the caller's own process.

@@ -1,7 +1,7 @@
 -- limit: set the limit of an id for everybody, or take it off again; and hand on
 -- the room that this makes.
 --
--- KEYS     S, M, Q, L; and E if there is grace.
+-- KEYS     S, M, Q, L, E
 -- ARGV     header (see prelude), grace, limit ('': take it off)
 -- Returns  the server's time in ms; the version of the limit; and last the words (see
 --          push) to the caller's own process.
@@ -13,6 +13,7 @@ local version = 0
 if A[3] == '' then
 	call('DEL', K[4])
 else
+	mark()
 	version = call('HINCRBY', K[4], 'v', 1)
 	call('HSET', K[4], 'n', A[3])
 end

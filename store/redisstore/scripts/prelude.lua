@@ -199,8 +199,15 @@ local function keepM(ms)
 	if ms > mKeep then mKeep = ms end
 end
 
+-- mark comes before the first key of an id beside S: where the marker is, bare.lua looks
+-- for those.
+local function mark()
+	if not met and call('EXISTS', K[#K]) == 0 then call('HSET', K[#K], 'made', '1') end
+end
+
 -- flush writes the '' field, and the records of grants with it.
 local function flush()
+	if new then mark() end
 	fields[2] = string.format('%.0f %.0f %.0f %.0f', fence, ticket, extra, recounted)
 	call('HSET', M, unpack(fields))
 	fields = {''}
@@ -325,6 +332,7 @@ local function join(slot, weight, limit, ticket0, owner)
 		ticket = above(ticket)
 		ticket0 = ticket
 	end
+	if new then mark() end
 	call('ZADD', Q, string.format('%.0f', ticket0), slot)
 	call('HSET', M, slot, waiter(weight, limit, owner))
 	waiting = waiting + 1
@@ -421,7 +429,7 @@ end
 local function finish(reply)
 	-- Whoever has never met it looks whether it is there, also when refused: a process
 	-- that only ever waited must not take a server that lost everything for a new one.
-	if not met and SEEN == '0' and #K % 4 == 1 then met = call('EXISTS', K[#K]) == 1 end
+	if not met and SEEN == '0' then met = call('HGET', K[#K], 'rid') end
 	reply[1] = now * 1024 + NUMBER
 	if not met then reply[1] = -reply[1] end
 	for _, p in ipairs(pushes) do redis.pcall(unpack(p)) end

@@ -1,6 +1,6 @@
 -- release: give back slots or places in line, and hand on the room.
 --
--- KEYS     S, M, Q, L of each id, as in acquire.lua; last, if there is grace, E.
+-- KEYS     S, M, Q, L of each id, as in acquire.lua; last E.
 -- ARGV     header (see prelude), then per id: n grace slot ...
 -- Returns  the time and number (see finish); per id either 1, if there was something to give
 --          back of each of its slots, or -1, and per slot 1 if there was, else 0; and last

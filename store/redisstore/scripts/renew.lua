@@ -1,6 +1,6 @@
 -- renew: make held slots last their ttl from now.
 --
--- KEYS     S, M, Q, L of each id, as in acquire.lua; last, if there is grace, E.
+-- KEYS     S, M, Q, L of each id, as in acquire.lua; last E.
 -- ARGV     header (see prelude), then per id: n grace
 --          (slot ttl weight fence trust register owner limit) ...
 --          trust is for how many ms the holder may still believe in the slot;

@@ -1,6 +1,6 @@
 -- usage: how an id stands. It writes nothing.
 --
--- KEYS     S, M, Q, L
+-- KEYS     S, M, Q, L, E
 -- ARGV     header (see prelude), the asker's limit, '1' to list the holders too
 -- Returns  the server's time in ms, active, limit, 1 if that was set by hand,
 --          waiting, ms until the next slot lapses (0: none is held); then per
