@@ -13,7 +13,7 @@ const (
 	tripRoom     = 256                    // of a trip, which takes Redis a millisecond at most
 	roomBare     = 1                      // of that, for what is done by bare.lua
 	roomWhole    = 2                      // for any other operation
-	inFlight     = 2                      // trips under way
+	inFlight     = 3                      // trips under way
 	inFlightFar  = 8                      // where one takes longer than farTrip
 	gatherEnough = 64                     // operations, and a trip goes
 	gatherMax    = 2 * time.Millisecond   // that it lets others run before it goes

@@ -14,7 +14,7 @@ import (
 // those who made them, on the machine that it runs on. Nobody should use it. It knows no
 // ctx, no deadline, no error, no retry and no outage; its slots do not lapse, a slot id is
 // a count, a line or a limit set by hand is not looked for, and a late reply may be
-// taken for another one's. What it shares with gotsem is how it gathers: at most two
+// taken for another one's. What it shares with gotsem is how it gathers: at most three
 // trips at a time, at most 256 operations in one, led by one of those who wait.
 type least struct {
 	rdb    *redis.Client
@@ -74,7 +74,7 @@ func (l *least) do(o *leastOp) {
 	l.mu.Lock()
 	l.waiting = append(l.waiting, o)
 	l.arrived.Store(int32(len(l.waiting)))
-	if l.flying < 2 && !l.gathering {
+	if l.flying < 3 && !l.gathering {
 		l.flying++
 		l.lead(o, l.flying > 1)
 		return
@@ -88,7 +88,7 @@ func (l *least) do(o *leastOp) {
 
 // next has somebody lead the next trip. mu is held.
 func (l *least) next() {
-	if len(l.waiting) > 0 && l.flying < 2 && !l.gathering {
+	if len(l.waiting) > 0 && l.flying < 3 && !l.gathering {
 		l.flying++
 		l.gathering = true
 		l.waiting[0].turn <- true

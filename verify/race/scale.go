@@ -293,7 +293,7 @@ func (e *events) Pop() any {
 // simulate has so many pairs arrive at so many processes, at random, and carries
 // their operations to one Redis.
 func simulate(processes int, offered, call, op float64, roundTrip time.Duration, pairs int) simulated {
-	const inFlight, batchMax = 2, 256
+	const inFlight, batchMax = 3, 256
 	random := rand.New(rand.NewPCG(uint64(processes), uint64(offered)))
 	rtt := float64(roundTrip.Microseconds())
 	queues := make([][]simOp, processes)
