@@ -131,10 +131,11 @@ func (s *Semaphore) settle(ctx context.Context, r *store.Request) (*Lease, error
 	if err != nil {
 		return s.unanswered(ctx, r, err)
 	}
-	s.local.learn(r, d)
+	now := s.now()
+	s.local.learn(r, d, now)
 	if d.Outcome == store.Granted {
 		lease := s.lease(ctx, r, d, sent)
-		if lease.trusted(s.now()) {
+		if lease.trusted(now) {
 			s.keep(lease)
 			return lease, nil
 		}

@@ -320,7 +320,7 @@ func (k *keeper) renew(batch []*Lease) {
 			if a.Kept == store.PutBack {
 				s.stats.putBack.Add(1)
 			}
-			s.local.lives()
+			s.local.lives(s.now())
 			trust := sent + s.opt.TTL - margin(s.opt.TTL)
 			k.settle(l, now+k.every-rand.N(k.every/10+1), func() {
 				s.local.registered(l)

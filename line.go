@@ -177,7 +177,7 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan sto
 		r.Away = s.local.cutOff()
 		d, err := s.guard.acquire(ctx, r)
 		if err == nil {
-			s.local.learn(r, d)
+			s.local.learn(r, d, s.now())
 		} else {
 			owed = owed || asked(err)
 			if over(ctx) != nil && inLine {
@@ -265,11 +265,12 @@ func (s *Semaphore) believe(ctx context.Context, r *store.Request, w store.Word,
 	}
 	ttl := min(store.Claim, s.opt.TTL)
 	trust := sent + ttl - margin(ttl)
-	if trust-s.now() < ttl/4 { // it must be renewed in what is left
+	now := s.now()
+	if trust-now < ttl/4 { // it must be renewed in what is left
 		return nil
 	}
 	d = store.Decision{Outcome: store.Granted, Limit: w.Limit, Fence: w.Fence}
-	s.local.learn(r, d)
+	s.local.learn(r, d, now)
 	lease := s.lease(ctx, r, d, sent)
 	lease.trust.Store(int64(trust))
 	lease.brief = true

@@ -45,7 +45,7 @@ func newLocal(s *Semaphore) *local {
 }
 
 // learn remembers the limit that the store applied.
-func (l *local) learn(r *store.Request, d store.Decision) {
+func (l *local) learn(r *store.Request, d store.Decision, now time.Duration) {
 	if !l.on {
 		return
 	}
@@ -63,16 +63,15 @@ func (l *local) learn(r *store.Request, d store.Decision) {
 		l.set.Store(int64(len(l.limits)))
 		l.mu.Unlock()
 	}
-	l.lives()
+	l.lives(now)
 }
 
 // lives says now and then that this process lives, and learns how many do. Whoever
 // holds counts, also one that has not acquired for long.
-func (l *local) lives() {
+func (l *local) lives(now time.Duration) {
 	if !l.on {
 		return
 	}
-	now := l.sem.now()
 	if last := l.beat.Load(); int64(now)-last > int64(l.sem.opt.TTL/3) && l.beat.CompareAndSwap(last, int64(now)) {
 		if c, ok := l.sem.opt.Store.(store.Counter); ok {
 			go l.count(c)

@@ -37,7 +37,7 @@ const never = time.Duration(1<<63 - 1)
 
 // entry is all that is known of one id.
 type entry struct {
-	slots    map[string]*slot // holders and waiters
+	slots    map[string]*slot // holders and waiters, once there were more than few
 	held     []*slot          // holders: a heap, the first to lapse on top
 	line     []*slot          // waiters, by ticket
 	oldest   *slot            // waiters again, by when they last asked
@@ -71,7 +71,7 @@ func (sh *shard) entry(id string) *entry {
 	if n := len(sh.spareEntries); n > 0 {
 		e, sh.spareEntries = sh.spareEntries[n-1], sh.spareEntries[:n-1]
 	} else {
-		e = &entry{slots: make(map[string]*slot)}
+		e = new(entry)
 	}
 	if sh.ids == nil {
 		sh.ids = make(map[string]*entry)
@@ -83,7 +83,7 @@ func (sh *shard) entry(id string) *entry {
 
 // forget drops id if nothing is held, waited for or set.
 func (sh *shard) forget(id string, e *entry) {
-	if len(e.slots) > 0 || e.limitSet {
+	if e.len() > 0 || e.limitSet {
 		return
 	}
 	delete(sh.ids, id)
@@ -169,7 +169,7 @@ func (e *entry) advance(sh *shard, now time.Duration) {
 
 // acquire decides about r; e is settled.
 func (e *entry) acquire(sh *shard, r *store.Request, now time.Duration) store.Decision {
-	sl := e.slots[r.SlotID]
+	sl := e.find(r.SlotID)
 	limit := e.limitFor(r.Limit)
 	if sl != nil && sl.at < 0 { // a waiter asks again
 		sl.limit, sl.owner = r.Limit, r.Owner
@@ -179,7 +179,7 @@ func (e *entry) acquire(sh *shard, r *store.Request, now time.Duration) store.De
 			e.drop(sh, sl)
 		}
 		e.advance(sh, now)
-		sl = e.slots[r.SlotID]
+		sl = e.find(r.SlotID)
 	}
 	answer := func(o store.Outcome) store.Decision {
 		return store.Decision{Outcome: o, Active: e.active, Limit: limit, Waiting: len(e.line), RetryIn: e.nextIn(now)}
@@ -218,11 +218,11 @@ func (e *entry) waiting(sl *slot, d store.Decision) store.Decision {
 }
 
 func (e *entry) renew(sh *shard, r store.Renewal, now time.Duration) store.Kept {
-	if sl := e.slots[r.SlotID]; sl != nil && sl.at >= 0 {
+	if sl := e.find(r.SlotID); sl != nil && sl.at >= 0 {
 		e.extend(sl, now+r.TTL)
 		return store.Held
 	}
-	if !r.Register || e.slots[r.SlotID] != nil {
+	if !r.Register || e.find(r.SlotID) != nil {
 		return store.Lost
 	}
 	sl := e.add(sh, &store.Request{SlotID: r.SlotID, Weight: r.Weight, Owner: r.Owner})
@@ -230,7 +230,28 @@ func (e *entry) renew(sh *shard, r store.Renewal, now time.Duration) store.Kept 
 	return store.PutBack
 }
 
-// add makes a slot for r that neither holds nor waits yet.
+// few slots are found by looking at each: most ids never have more at once, and a map
+// costs as much as all the rest of an acquire.
+const few = 8
+
+func (e *entry) len() int { return len(e.held) + len(e.line) }
+
+// find returns the holder or the waiter with that slot id, or nil.
+func (e *entry) find(slotID string) *slot {
+	if e.slots != nil {
+		return e.slots[slotID]
+	}
+	for _, of := range [...][]*slot{e.held, e.line} {
+		for _, sl := range of {
+			if sl.id == slotID {
+				return sl
+			}
+		}
+	}
+	return nil
+}
+
+// add makes a slot for r that neither holds nor waits yet, but is about to.
 func (e *entry) add(sh *shard, r *store.Request) *slot {
 	var sl *slot
 	if n := len(sh.spareSlots); n > 0 {
@@ -242,13 +263,23 @@ func (e *entry) add(sh *shard, r *store.Request) *slot {
 	if !r.Bare {
 		sl.owner = r.Owner
 	}
-	e.slots[r.SlotID] = sl
+	if e.slots == nil && e.len() >= few {
+		e.slots = make(map[string]*slot, 2*few)
+		for _, of := range [...][]*slot{e.held, e.line} {
+			for _, other := range of {
+				e.slots[other.id] = other
+			}
+		}
+	}
+	if e.slots != nil {
+		e.slots[sl.id] = sl
+	}
 	return sl
 }
 
 // drop takes a holder or a waiter out of e.
 func (e *entry) drop(sh *shard, sl *slot) {
-	delete(e.slots, sl.id)
+	delete(e.slots, sl.id) // if there is a map
 	if sl.at >= 0 {
 		e.active -= sl.weight
 		e.unheap(sl)

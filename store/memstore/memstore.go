@@ -116,7 +116,7 @@ func (s *Store) release(id, slotID string) (freed bool) {
 		return false
 	}
 	e.settle(sh, now)
-	if sl := e.slots[slotID]; sl != nil {
+	if sl := e.find(slotID); sl != nil {
 		e.drop(sh, sl)
 		e.advance(sh, now)
 		freed = true
@@ -150,7 +150,7 @@ func (s *Store) Clear(ctx context.Context, c store.Clear) (int, error) {
 	var gone []*slot
 	if c.SlotID == "" {
 		gone = slices.Clone(e.held)
-	} else if sl := e.slots[c.SlotID]; sl != nil && sl.at >= 0 {
+	} else if sl := e.find(c.SlotID); sl != nil && sl.at >= 0 {
 		gone = []*slot{sl}
 	}
 	for _, sl := range gone {

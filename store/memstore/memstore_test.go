@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -43,8 +43,10 @@ func snapshot(_ *testing.T, st store.Store) map[string]string {
 	each(st.(*Store), func(sh *shard) {
 		for id, e := range sh.ids {
 			text := fmt.Sprint(e.active, e.limit, e.limitSet, len(e.held), len(e.line))
-			for _, slotID := range slices.Sorted(maps.Keys(e.slots)) {
-				text += fmt.Sprintf(" %+v", *e.slots[slotID])
+			all := slices.Concat(e.held, e.line)
+			slices.SortFunc(all, func(a, b *slot) int { return strings.Compare(a.id, b.id) })
+			for _, sl := range all {
+				text += fmt.Sprintf(" %+v", *sl)
 			}
 			out[id] = text
 		}
@@ -525,14 +527,14 @@ func TestTheHeapKeepsItsOrder(t *testing.T) {
 				}
 			}
 			for at, sl := range e.held {
-				if sl.at != at || e.slots[sl.id] != sl {
+				if sl.at != at || e.find(sl.id) != sl {
 					t.Fatalf("slot %q at %d believes it is at %d", sl.id, at, sl.at)
 				}
 				if parent := e.held[(at-1)/2]; at > 0 && parent.until > sl.until {
 					t.Fatalf("%d stands above %d", parent.until, sl.until)
 				}
 			}
-			if len(e.slots) != len(e.held) || e.active != len(e.held) {
+			if e.slots != nil && len(e.slots) != len(e.held) || e.active != len(e.held) {
 				t.Fatalf("%d slots, %d in the heap, weight %d", len(e.slots), len(e.held), e.active)
 			}
 		}
