@@ -74,7 +74,7 @@ func (s *Semaphore) Try(ctx context.Context, id string, opts ...Option) (*Lease,
 	s.listen()
 	r := s.request(id, w.weight, limit)
 	defer s.requests.Put(r)
-	return s.settle(ctx, r)
+	return s.settle(ctx, &r.Request)
 }
 
 // Do runs f with a lease, and releases it when f returns or panics. f's ctx ends
@@ -114,13 +114,27 @@ func (s *Semaphore) check(ctx context.Context, id string, weight int) (limit int
 	return limit, nil
 }
 
+// request is what the pool has: a request, and what makes slot ids for those that it is
+// used for.
+type request struct {
+	store.Request
+	ids slotIDs
+}
+
 // request makes a request with a slot id of its own, from the pool.
-func (s *Semaphore) request(id string, weight, limit int) *store.Request {
-	r := s.requests.Get().(*store.Request)
-	*r = store.Request{} // and then field by field, in place: see redisstore's free
-	r.ID, r.SlotID, r.Weight, r.Limit = id, s.ids.next(), weight, limit
+func (s *Semaphore) request(id string, weight, limit int) *request {
+	r := s.requests.Get().(*request)
+	r.Request = store.Request{} // and then field by field, in place: see redisstore's free
+	r.ID, r.SlotID, r.Weight, r.Limit = id, r.ids.next(), weight, limit
 	r.TTL, r.Owner, r.Grace, r.Away, r.Fresh = s.opt.TTL, s.owner, s.opt.Grace, s.local.cutOff(), true
 	return r
+}
+
+// slotID returns one more slot id.
+func (s *Semaphore) slotID() string {
+	r := s.requests.Get().(*request)
+	defer s.requests.Put(r)
+	return r.ids.next()
 }
 
 // settle asks the store once about a request that does not wait, and turns the

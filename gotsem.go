@@ -161,7 +161,6 @@ type Semaphore struct {
 	opt    Options
 	start  time.Time // instants are kept as durations since then, monotonic
 	owner  string
-	ids    *slotIDs
 	limits *limits
 	guard  *guard
 	line   line
@@ -170,7 +169,7 @@ type Semaphore struct {
 	known  *knownFull // nil: refusals are not believed
 	stats  stats
 
-	requests sync.Pool // of *store.Request
+	requests sync.Pool // of *request
 	releases sync.Pool // of *store.Release
 	stopWake func()
 	waking   sync.Once
@@ -194,11 +193,10 @@ func newSemaphore(o Options) *Semaphore {
 		opt:     o,
 		start:   time.Now(),
 		owner:   describe(o.Label),
-		ids:     newSlotIDs(),
 		limits:  newLimits(o.Limit, o.LimitFunc, o.Logger),
 		closing: make(chan struct{}),
 	}
-	s.requests.New = func() any { return new(store.Request) }
+	s.requests.New = func() any { return new(request) }
 	s.releases.New = func() any { return new(store.Release) }
 	s.guard = newGuard(o.Store, o.StoreTimeout, o.TTL, o.Logger, &s.stats)
 	s.guard.grace = o.Grace

@@ -128,8 +128,9 @@ func (s *Semaphore) Acquire(ctx context.Context, id string, opts ...Option) (*Le
 		return nil, err
 	}
 	s.listen()
-	r := s.request(id, w.weight, limit)
-	defer s.requests.Put(r)
+	pooled := s.request(id, w.weight, limit)
+	defer s.requests.Put(pooled)
+	r := &pooled.Request
 	r.Queue = s.queue(limit)
 	if r.Queue <= 0 || w.maxWait == 0 {
 		r.Queue = 0

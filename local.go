@@ -119,7 +119,7 @@ func (l *local) admit(ctx context.Context, r *store.Request) *Lease {
 	}
 	l.add(r.ID, r.Weight)
 	l.mu.Unlock()
-	lease := &Lease{sem: s, id: r.ID, slotID: s.ids.next(), weight: r.Weight, limit: r.Limit, parent: ctx}
+	lease := &Lease{sem: s, id: r.ID, slotID: s.slotID(), weight: r.Weight, limit: r.Limit, parent: ctx}
 	lease.local.Store(true)
 	lease.trust.Store(int64(forever))
 	s.keep(lease)

@@ -80,8 +80,9 @@ func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
 			return AcquireResult{Active: full.Active, Max: full.Limit}
 		}
 	}
-	r := s.request(id, 1, limit)
-	defer s.requests.Put(r)
+	pooled := s.request(id, 1, limit)
+	defer s.requests.Put(pooled)
+	r := &pooled.Request
 	r.Bare = true
 	mark := s.known.mark(id)
 	d, err := s.guard.acquire(ctx, r)

@@ -202,13 +202,15 @@ func (s *Store) sort(t *trip) {
 		}
 		c := at.call
 		if at.pass == t.pass && at.op.goesWith(o) {
-			at.op.next = o
-		} else if c = t.call(s.place(o), o.takes); o.verb == bare && !o.takes {
-			c.backs = append(c.backs, o)
+			at.op.next, at.op = o, o
 		} else {
-			c.groups = append(c.groups, o)
+			if c = t.call(s.place(o), o.takes); o.verb == bare && !o.takes {
+				c.backs = append(c.backs, o)
+			} else {
+				c.groups = append(c.groups, o)
+			}
+			*at = tail{t.pass, o, c}
 		}
-		*at = tail{t.pass, o, c}
 		c.full = c.full || o.full
 		c.strict = c.strict || o.grace > 0
 		c.away = max(c.away, o.away)

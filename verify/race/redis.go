@@ -67,8 +67,11 @@ func hotTable(l *lab) (*report, error) {
 	r := rateTable(c)
 	r.bound = "waking the callers, one channel operation each, and one script call per batch of about a hundred; the bare calls and the seed are bound by a system call and a wake-up per operation on either side. Of limiters, a mutex per buffer lets one call of a process through at a time."
 	r.atLeast(12, c.ratio(nameOurs, nameSeed, attempts), "pairs/s, of the seed's")
+	r.leastGot(c.ratio(nameLeast, nameSeed, attempts))
 	r.atLeast(9, c.ratio(nameOurs, nameBare, attempts), "pairs/s, of two bare EVALSHA")
+	r.leastGot(c.ratio(nameLeast, nameBare, attempts))
 	r.atMost(0.3, c.ratio(nameOurs, nameSeed, p99), "p99, of the seed's")
+	r.leastGot(c.ratio(nameLeast, nameSeed, p99))
 	return r, nil
 }
 
@@ -83,8 +86,11 @@ func fullTable(l *lab) (*report, error) {
 			r.add(name, number(float64(workers)), c.of(name, attempts).String(), c.against(name, nameSeed, attempts), c.of(name, grants).String(), c.against(name, nameSeed, grants))
 		}
 		r.atLeast(14, c.ratio(nameOurs, nameSeed, attempts), fmt.Sprintf("attempts/s at %d, of the seed's", workers))
+		r.leastGot(c.ratio(nameLeast, nameSeed, attempts))
 		r.atLeast(14, c.ratio(nameOurs, nameSeed, grants), fmt.Sprintf("grants/s at %d, of the seed's", workers))
+		r.leastGot(c.ratio(nameLeast, nameSeed, grants))
 		r.atLeast(5, c.ratio(nameOurs, nameRueidis, attempts), fmt.Sprintf("attempts/s at %d, of rueidislock's way", workers))
+		r.leastGot(c.ratio(nameLeast, nameRueidis, attempts))
 	}
 	r.bound = "waking the callers; a full id costs Redis one count per batch. rueidislock has a limit of one, so its grants do not compare; a limiters buffer lets one caller of a process ask at a time, so that this one process never fills it."
 	return r, nil
@@ -98,7 +104,9 @@ func manyTable(l *lab) (*report, error) {
 	r := rateTable(c)
 	r.bound = "Redis: a batch of many ids is one script call, but each id is looked at, counted, written and given an end of its own, and its key made and removed."
 	r.atLeast(5.5, c.ratio(nameOurs, nameSeed, attempts), "pairs/s, of the seed's")
+	r.leastGot(c.ratio(nameLeast, nameSeed, attempts))
 	r.atLeast(3.5, c.ratio(nameOurs, nameBare, attempts), "pairs/s, of two bare EVALSHA")
+	r.leastGot(c.ratio(nameLeast, nameBare, attempts))
 	return r, nil
 }
 
@@ -114,6 +122,7 @@ func sixteenTable(l *lab) (*report, error) {
 		}
 		what := pick(n == 1, "one id", "10,000 ids")
 		r.atLeast(1.7, c.ratio(nameOurs, nameSeed, attempts), "pairs/s, of the seed's, "+what)
+		r.leastGot(c.ratio(nameLeast, nameSeed, attempts))
 		r.atLeast(2.8, c.ratio(nameHanded, nameSeed, attempts), "with the release handed over, "+what)
 	}
 	r.bound = "round trips: sixteen callers share them by four to seven. A pair takes two of them, or one with the release handed over."
@@ -131,7 +140,9 @@ func aloneTable(l *lab) (*report, error) {
 	}
 	r.bound = "two round trips of system calls and wake-ups, most of it the kernel's. No batching can help a caller that is alone; it must not harm it either."
 	r.atMost(0.85, c.ratio(nameOurs, nameSeed, p50), "median, of the seed's")
+	r.leastGot(c.ratio(nameLeast, nameSeed, p50))
 	r.atMost(1.15, c.ratio(nameOurs, nameBare, p50), "median, of two bare EVALSHA's")
+	r.leastGot(c.ratio(nameLeast, nameBare, p50))
 	return r, nil
 }
 

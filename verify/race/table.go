@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -27,6 +28,7 @@ func (r *report) add(cells ...string) { r.rows = append(r.rows, cells) }
 type floor struct {
 	what   string
 	got    float64
+	least  float64 // what the least reached; 0: it does not take part
 	atMost bool
 	want   float64
 }
@@ -38,6 +40,9 @@ func (r *report) atLeast(want, got float64, what string) {
 func (r *report) atMost(want, got float64, what string) {
 	r.floors = append(r.floors, floor{what: what, got: got, want: want, atMost: true})
 }
+
+// leastGot says what the least reached where the last floor was demanded of gotsem.
+func (r *report) leastGot(got float64) { r.floors[len(r.floors)-1].least = got }
 
 // held reports whether the floor was reached. What could not be measured was not.
 func (f floor) held() bool {
@@ -74,10 +79,19 @@ func (r *report) markdown(machine string, quick bool) string {
 	}
 	if len(r.floors) > 0 {
 		b.WriteByte('\n')
-		row([]string{"demanded", "floor", "measured", ""})
-		rule(4)
+		head := []string{"demanded", "floor", "measured", ""}
+		ceiling := slices.ContainsFunc(r.floors, func(f floor) bool { return f.least != 0 })
+		if ceiling {
+			head = append(head, "the least")
+		}
+		row(head)
+		rule(len(head))
 		for _, f := range r.floors {
-			row([]string{f.what, f.sign() + " " + number(f.want), number(f.got), pick(f.held(), "held", "**missed**")})
+			cells := []string{f.what, f.sign() + " " + number(f.want), number(f.got), pick(f.held(), "held", "**missed**")}
+			if ceiling {
+				cells = append(cells, pick(f.least == 0, "", number(f.least)))
+			}
+			row(cells)
 		}
 	}
 	if r.bound != "" {

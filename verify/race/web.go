@@ -154,6 +154,9 @@ func httpTable(l *lab) (*report, error) {
 		}
 	}
 	r := &report{head: []string{fmt.Sprintf("%d connections", connections), "requests/s", "of the bare handler", "p99 ms"}}
+	leastShare := func(status string) float64 {
+		return spreadOf(rates["the least, "+pick(status == "200", "admitted", "refused")]).med / spreadOf(rates["bare handler, "+status]).med
+	}
 	for _, k := range kinds {
 		base := spreadOf(rates[pick(k.status == "200", "bare handler, 200", "bare handler, 429")]).med
 		share := spreadOf(rates[k.name]).med / base
@@ -161,10 +164,12 @@ func httpTable(l *lab) (*report, error) {
 		switch k.name {
 		case "httpshed over Redis, admitted":
 			r.atLeast(0.55, share, "admitted, of the bare handler")
+			r.leastGot(leastShare(k.status))
 		case "httpshed over Redis, admitted, release handed over":
 			r.atLeast(0.55, share, "admitted with the release handed over")
 		case "httpshed over Redis, refused":
 			r.atLeast(0.55, share, "refused, of the bare handler")
+			r.leastGot(leastShare(k.status))
 		}
 	}
 	r.bound = "net/http and the client, which share two cores with Redis: a bare request is two system calls and two wake-ups; one that asks Redis adds its share of a batch."
