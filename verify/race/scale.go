@@ -254,7 +254,7 @@ func scaleSimulatedTable(l *lab) (*report, error) {
 			}
 		}
 	}
-	r.bound = "**simulated**: Redis is one server that takes calls in order, each for its cost per call and per operation as fitted from the measured table above; the network adds 0.5 ms a round trip; each process has two calls under way and gathers meanwhile, as the pump does; pairs arrive at random. No more than that is simulated."
+	r.bound = "**simulated**: Redis is one server that takes calls in order, each for its cost per call and per operation as fitted from the measured table above; the network adds 0.5 ms a round trip; each process has three calls under way and gathers meanwhile, as the pump does; pairs arrive at random. No more than that is simulated."
 	return r, nil
 }
 
