@@ -20,7 +20,6 @@ const (
 	gatherAgain  = 100 * time.Millisecond // after that took longer, trips go at once for so long
 	gatherYields = 8                      // without a new caller, and the trip goes
 	farTrip      = time.Millisecond
-	clockEvery   = 8 // operations of a crowd go by one look at the clock
 	abandonedMax = 8 // trips on a client that does not end them in time
 )
 
@@ -106,9 +105,7 @@ func (p *pump) do(ctx context.Context, o *op) (left bool, err error) {
 	return false, o.err
 }
 
-// board has o go with the last of the trips that wait, or with a new one. Its budget
-// begins now; in a crowd, when one of the last few boarded: reading the clock each time would
-// cost more than all the rest here. mu is held.
+// board has o go with the last of the trips that wait, or with a new one. mu is held.
 func (p *pump) board(o *op) *trip {
 	room := roomWhole
 	if o.verb == bare {
@@ -123,10 +120,7 @@ func (p *pump) board(o *op) *trip {
 	}
 	t := p.waiting[n-1]
 	if o.due.IsZero() {
-		if n := len(t.ops); n < clockEvery || n%clockEvery == 0 || p.far || !p.store.client.direct {
-			t.clock = time.Now()
-		}
-		o.due = t.clock.Add(o.budget)
+		o.due = p.store.start.Add(time.Since(p.store.start) + o.budget) // time.Now reads two clocks
 	}
 	t.ops = append(t.ops, o)
 	t.room -= room
@@ -223,7 +217,9 @@ func (p *pump) leave(o *op, turn <-chan struct{}) bool {
 		if p.ghosts == nil {
 			p.ghosts = make(map[string]chan struct{})
 		}
-		p.ghosts[o.slot] = make(chan struct{})
+		if p.ghosts[o.slot] == nil { // else it was asked for twice: who lands first ends both
+			p.ghosts[o.slot] = make(chan struct{})
+		}
 	}
 	return true
 }
@@ -318,7 +314,7 @@ func (p *pump) carry() {
 	for _, o := range t.ops {
 		copied.ops = append(copied.ops, &op{question: o.question})
 	}
-	due := latest(t.ops)
+	began, budget, due := time.Now(), t.ops[0].budget, latest(t.ops)
 	done := make(chan error, 1)
 	go func() {
 		ctx, cancel := context.WithDeadline(context.Background(), due)
@@ -352,7 +348,7 @@ func (p *pump) carry() {
 	var late []*trip
 	full := p.abandoned >= abandonedMax
 	if !full { // else its place is not given on before it has ended
-		late = p.end(true)
+		late = p.end(time.Since(began) >= budget) // else it is a caller's ctx that is over
 	}
 	p.mu.Unlock()
 	p.tell(t, nil)

@@ -218,31 +218,60 @@ func TestTripsWaitedForBusyProcessors(t *testing.T) {
 // The budget of who boards a trip that has waited for long, since Redis hangs, begins when
 // it boards, and not with the first on board.
 func TestLateBoardersWereGivenTheTimeOfTheFirst(t *testing.T) {
-	for name, rdb := range map[string]redis.UniversalClient{
-		"client": redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}),
-		"ring":   redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": "127.0.0.1:1"}}),
-	} {
-		t.Run(name, func(t *testing.T) {
-			defer rdb.Close()
-			s := opened(t, rdb, "sem:")
-			for boarded := range 2 * clockEvery {
-				waits := s.trip()
-				waits.room, waits.clock = tripRoom, time.Now().Add(-time.Hour)
-				waits.ops = make([]*op, boarded)
-				s.pump.waiting = []*trip{waits}
-				o := s.op(bare, "id", "slot", time.Minute)
-				if s.pump.board(o) != waits {
-					t.Fatal("it took another trip")
-				}
-				crowd := name == "client" && boarded > clockEvery // goes by the last look at the clock
-				if late := o.due.Before(time.Now()); late != crowd {
-					t.Errorf("behind %d others its time is over: %v, want %v", boarded, late, crowd)
-				}
-				if o.due.IsZero() {
-					t.Error("no budget")
-				}
+	s := opened(t, redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), "sem:")
+	waits := s.trip()
+	waits.room = tripRoom
+	s.pump.waiting = []*trip{waits}
+	for range tripRoom {
+		o := s.op(bare, "id", "slot", time.Minute)
+		before := time.Now()
+		if s.pump.board(o) != waits {
+			t.Fatal("it took another trip")
+		}
+		if early := before.Add(o.budget).Sub(o.due); early > 0 {
+			t.Fatalf("behind %d others its time is over %v early", len(waits.ops)-1, early)
+		}
+	}
+	s.pump.waiting = nil
+}
+
+// On a client whose calls do not end with their ctx, a trip whose callers are all in a hurry is left
+// behind when their time is over. That is no word of Redis, and ends nobody else's wait.
+func TestAShortCtxOnARingEndedTheWaitOfAll(t *testing.T) {
+	srv := redistest.Start(t)
+	relay := redistest.NewRelay(t, srv.Addr())
+	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": relay.Addr()}})
+	t.Cleanup(func() { _ = rdb.Close() })
+	s := opened(t, rdb, "sem:")
+	if _, err := s.Usage(t.Context(), "id", 1); err != nil { // connects
+		t.Fatal(err)
+	}
+	relay.SetDelay(10 * time.Millisecond)
+	var all sync.WaitGroup
+	ask := func(ctx context.Context, slot string) error {
+		_, err := s.Acquire(ctx, &store.Request{ID: "id", SlotID: slot, Weight: 1, Limit: 1000, TTL: time.Minute, Bare: true, Budget: patience})
+		return err
+	}
+	for i := range inFlight { // each a trip of its own
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 8*time.Millisecond)
+			defer cancel()
+			if err := ask(ctx, fmt.Sprint("short", i)); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v, want that its time is over", err)
 			}
-			s.pump.waiting = nil
+		})
+		soon(t, "its trip", func() bool {
+			s.pump.mu.Lock()
+			defer s.pump.mu.Unlock()
+			return s.pump.flying > i || s.pump.abandoned > 0
 		})
 	}
+	for i := range 5 {
+		all.Go(func() {
+			if err := ask(t.Context(), fmt.Sprint("long", i)); err != nil {
+				t.Errorf("with all the time there is: %v", err)
+			}
+		})
+	}
+	all.Wait()
 }

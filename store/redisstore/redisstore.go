@@ -37,6 +37,7 @@ type Store struct {
 	client  *client
 	token   string // of this store, among all that share the Redis
 	head    string // of headers, after the first field
+	start   time.Time
 	calls   atomic.Uint64
 	swept   atomic.Int64
 	special atomic.Int64 // until then, Unix ns, bare calls name the keys of meta
@@ -99,11 +100,12 @@ const defaultBudget = 5 * time.Second
 // over rdb's pool.
 //
 // A prefix that begins with "gotsem:" is refused by every call: the store's own
-// keys begin so.
+// keys begin so. Prefixes of one Redis should not nest ("app:" and "app:shots:"); see
+// docs/wire.md.
 func New(rdb redis.UniversalClient, prefix string, opts ...Option) *Store {
 	var random [12]byte
 	_, _ = rand.Read(random[:]) // crypto/rand.Read never fails
-	s := &Store{prefix: prefix, client: newClient(rdb), token: base64.RawURLEncoding.EncodeToString(random[:])}
+	s := &Store{prefix: prefix, client: newClient(rdb), start: time.Now(), token: base64.RawURLEncoding.EncodeToString(random[:])}
 	shard := "0"
 	if s.client.cluster {
 		shard = "1"

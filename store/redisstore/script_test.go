@@ -356,6 +356,82 @@ func TestBareSlotsLearnOfMeta(t *testing.T) {
 	}
 }
 
+// An end is set for a key that had none, also if one slot id is asked for twice at once; and a
+// lapsed slot that is asked for again does not bring it forward.
+func TestAKeyLivesAsLongAsItsSlots(t *testing.T) {
+	srv := redistest.Start(t)
+	s := opened(t, srv.Client(), "sem:")
+	fly := func(ttl int64, slots ...string) {
+		t.Helper()
+		trip := s.trip()
+		for _, slot := range slots {
+			trip.ops = append(trip.ops, &op{question: question{
+				verb: bare, takes: true, bare: true, id: "id", slot: slot, weight: 1, limit: 5, ttl: ttl, budget: time.Minute,
+			}})
+		}
+		if err := s.fly(t.Context(), trip); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, slots := range [][]string{{"a"}, {"a", "a"}, {"a", "b", "a"}} {
+		command(t, srv, "FLUSHALL")
+		fly(60_000, slots...)
+		if left := command(t, srv, "PTTL", "sem:id").(int64); left < 50_000 || left > 60_000 {
+			t.Errorf("after %v the key lives %d ms", slots, left)
+		}
+	}
+	for _, slots := range [][]string{{"lapsed"}, {"lapsed", "new"}} {
+		command(t, srv, "FLUSHALL")
+		now := time.Now().UnixMilli()
+		command(t, srv, "ZADD", "sem:id", now+3_600_000, "long", now-10, "lapsed")
+		command(t, srv, "PEXPIREAT", "sem:id", now+3_600_000)
+		s.swept.Store(time.Now().UnixNano())
+		fly(60_000, slots...)
+		if left := command(t, srv, "PTTL", "sem:id").(int64); left < 3_500_000 {
+			t.Errorf("after %v the key lives %d ms, its longest slot an hour", slots, left)
+		}
+	}
+}
+
+// A Ring goes by the first key of a call, so that all calls of an id begin with the same.
+func TestBareSlotsOnARingWentToAnotherShard(t *testing.T) {
+	one, two := redistest.Start(t), redistest.Start(t)
+	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": one.Addr(), "two": two.Addr()}})
+	t.Cleanup(func() { _ = rdb.Close() })
+	s := opened(t, rdb, "sem:")
+	for i := range 8 { // a marker on both
+		if err := s.SetLimit(t.Context(), fmt.Sprint("other", i), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 8 {
+		id := fmt.Sprint("id", i, "}") // of which the hash tag cannot be a part of another key
+		take := func(slot string, bare bool) store.Outcome {
+			d, err := s.Acquire(t.Context(), &store.Request{ID: id, SlotID: slot, Weight: 1, Limit: 1, TTL: time.Minute, Bare: bare, Fresh: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d.Outcome
+		}
+		if first, second := take("lease", false), take("bare", true); first != store.Granted || second != store.Full {
+			t.Errorf("%s, limit 1: a lease %v, and then a bare slot %v", id, first, second)
+		}
+	}
+}
+
+// With Replicas, every call of a trip goes to its node by itself, also one that only gives
+// back.
+func TestABareReleaseWithReplicasPanicked(t *testing.T) {
+	s := New(redistest.StartCluster(t, 3, 0).Client(), "sem:", Replicas(1, 50*time.Millisecond))
+	t.Cleanup(func() { _ = s.Close() })
+	if _, err := s.Acquire(t.Context(), &store.Request{ID: "id", SlotID: "slot", Weight: 1, Limit: 1, TTL: time.Minute, Bare: true}); err != nil {
+		t.Fatal(err)
+	}
+	if freed, err := s.Release(t.Context(), &store.Release{ID: "id", SlotID: "slot", Bare: true}); !freed || err != nil {
+		t.Error(freed, err)
+	}
+}
+
 // A key of another type fails its own id, in a trip with others too.
 func TestWrongTypeFailsAlone(t *testing.T) {
 	srv := redistest.Start(t)

@@ -143,7 +143,6 @@ type place struct {
 type trip struct {
 	ops    []*op
 	room   int           // for more
-	clock  time.Time     // when one of the last of them got on
 	leader *op           // who makes it; nil: a goroutine of the pump
 	done   chan struct{} // closed when it is answered; nil: nobody but the leader waits for that
 
@@ -319,17 +318,16 @@ func (s *Store) command(ctx context.Context, t *trip, c *call, text bool) *redis
 
 // bareArgs appends the keys and the arguments of bare.lua.
 func (s *Store) bareArgs(t *trip, c *call, args []any) []any {
-	for _, g := range c.backs {
-		args = append(args, g.holders(s.prefix))
-	}
 	if c.full {
 		for _, g := range c.backs {
-			args = append(args, &g.names(s.prefix).m)
+			g.names(s.prefix)
 		}
 		for _, g := range c.groups {
-			k := g.names(s.prefix)
-			args = append(args, &k.m, &k.l)
+			g.names(s.prefix)
 		}
+	}
+	for _, g := range c.backs {
+		args = append(args, g.holders(s.prefix))
 	}
 	sure := s.surely()
 	for _, g := range c.groups {
@@ -340,6 +338,13 @@ func (s *Store) bareArgs(t *trip, c *call, args []any) []any {
 	}
 	if !c.full {
 		args = append(args, s.marker(c.slot))
+	} else {
+		for _, g := range c.backs {
+			args = append(args, &g.keys.m)
+		}
+		for _, g := range c.groups {
+			args = append(args, &g.keys.m, &g.keys.l)
+		}
 	}
 	single := c.single()
 	head := bits(s.sweepNow(c.sent), sure) + 4*bits(single, c.full) + 16*(c.number+callNumbers*int64(len(c.backs)))
@@ -386,6 +391,14 @@ func (c *call) single() bool {
 		}
 	}
 	return true
+}
+
+// some is one of those whose keys c names.
+func (c *call) some() *op {
+	if len(c.backs) > 0 {
+		return c.backs[0]
+	}
+	return c.groups[0]
 }
 
 // surely reports whether a slot id that is sent for the first time is carried out at
@@ -619,7 +632,7 @@ func (s *Store) sendDurably(ctx context.Context, calls []*call) (first error) {
 	for _, c := range calls {
 		pipe := s.client.trips().Pipeline()
 		if cluster != nil {
-			node, err := cluster.MasterForKey(ctx, c.groups[0].names(s.prefix).s)
+			node, err := cluster.MasterForKey(ctx, *c.some().holders(s.prefix))
 			if err != nil {
 				c.cmd.SetErr(err)
 				first = cmp.Or(first, err)

@@ -4,9 +4,9 @@
 --
 -- KEYS     S (holders) of each id that slots are given back of, S of each that they are taken
 --          of, and last E, the marker. Where that is, ids may have meta (leases, a line, a
---          limit set by hand), and the call is to be made in full: S, then M (meta), of each
---          id that slots are given back of; of each that they are taken of M and L
---          (limit set by hand), and then S
+--          limit set by hand), and the call is to be made in full: in the place of E come M
+--          (meta) of each id that slots are given back of, and M and L (limit set by hand) of
+--          each that they are taken of. S comes first, since a client may go by the first key
 -- ARGV     a number: 1 to look for lapsed slots, 2 if none of the slots that are taken was
 --          ever asked for before, 4 if there is one slot of each id, and one limit, 8 if the
 --          call is made in full, 16 times the number of the call, and 16384 times how many ids
@@ -59,17 +59,16 @@ if takes > 0 or sweep then
 	now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 	nows = time[1] .. string.sub('00000' .. time[2], -6, -4) -- printing a float costs more than a command
 end
-local m, s = gives, gives -- M of the k-th to give back is K[m + k]; S of the k-th to take, K[s + k]; M and L of that, K[m + gives + 2k - 1], K[m + gives + 2k]
-if full then s = 2 * gives + 2 * takes end
-local meta = full and call('EXISTS', unpack(K, m + 1, s)) > 0 -- some id has it
+local m, l = gives + takes, 2 * gives + takes -- M of the k-th to give back is K[m + k]; M and L of the k-th to take, K[l + 2k - 1] and K[l + 2k]
+local meta = full and call('EXISTS', unpack(K, m + 1)) > 0 -- some id has it
 if one and not meta then
-	local S, active = K[s + 1], call('ZCOUNT', K[s + 1], '(' .. nows, '+inf')
+	local active = call('ZCOUNT', K[1], '(' .. nows, '+inf')
 	if active < A[3] + 0 then
 		local expiry = string.format('%.0f', now + A[2])
-		active = active + call('ZADD', S, expiry, A[4])
+		local new = call('ZADD', K[1], expiry, A[4])
 		-- A key that only lapsed slots keep may be shortened; no other may.
-		if active == 1 then call('PEXPIREAT', S, expiry) else call('PEXPIREAT', S, expiry, 'GT') end
-		return active * 1024 + number
+		if active == 0 then call('PEXPIREAT', K[1], expiry) else call('PEXPIREAT', K[1], expiry, 'GT') end
+		return (active + new) * 1024 + number
 	end
 end
 local out, o, i = {number}, 1, 2
@@ -98,16 +97,16 @@ i = i + 1
 if single then limit, i = A[i] + 0, i + 1 end
 local none, taken = clear, {} -- of the eight at hand nobody held a slot, when they were looked at; of which ids one was taken since
 for k = 1, takes do
-	local S, named = K[s + k], 1
+	local S, named = K[gives + k], 1
 	if not single then
 		n, limit = A[i] + 0, A[i + 1] + 0
 		named, i = n, i + 2
 		if sure and n > limit then named = limit > 0 and limit or 0 end
 	end
 	if takes > 2 and k % 8 == 1 and not clear then -- a look at eight keys costs not much more than a count of one
-		none = call('EXISTS', unpack(K, s + k, k + 7 < takes and s + k + 7 or s + takes)) == 0
+		none = call('EXISTS', unpack(K, gives + k, k + 7 < takes and gives + k + 7 or m)) == 0
 	end
-	if meta and call('EXISTS', K[m + gives + 2 * k - 1], K[m + gives + 2 * k]) > 0 then
+	if meta and call('EXISTS', K[l + 2 * k - 1], K[l + 2 * k]) > 0 then
 		o = o + 1
 		out[o] = -4503599627370496
 	else
@@ -120,16 +119,18 @@ for k = 1, takes do
 				local dead = call('ZRANGE', S, '-inf', nows, 'BYSCORE', 'LIMIT', '0', '1000')
 				if #dead > 0 then call('ZREM', S, unpack(dead)) end
 			end
+			local new
 			if give == 1 then
-				active = active + call('ZADD', S, expiry, A[i])
+				new = call('ZADD', S, expiry, A[i])
 			else
 				local add = {}
 				for j = 1, give do
 					add[2 * j - 1], add[2 * j] = expiry, A[i + j - 1]
 				end
-				active = active + call('ZADD', S, unpack(add))
+				new = call('ZADD', S, unpack(add))
 			end
-			if active == give then call('PEXPIREAT', S, expiry) else call('PEXPIREAT', S, expiry, 'GT') end
+			if active == 0 then call('PEXPIREAT', S, expiry) else call('PEXPIREAT', S, expiry, 'GT') end
+			active = active + new
 		end
 		if n > 1 then
 			out[o + 1], out[o + 2] = give, active
