@@ -119,7 +119,7 @@ func (s *Semaphore) Release(ctx context.Context, id, slotID string) {
 	}
 	r := s.releases.Get().(*store.Release)
 	defer s.releases.Put(r)
-	*r = store.Release{}
+	*r = store.Release{} // and then in place, as in request
 	r.ID, r.SlotID, r.Bare, r.Grace = id, slotID, true, s.opt.Grace
 	if s.opt.HandOver {
 		s.stats.released.Add(1)

@@ -5,9 +5,9 @@ import (
 	"math/rand/v2"
 )
 
-// slotIDs makes slot ids, for one caller at a time: 84 bits of ChaCha8, a generator that is cryptographically
-// strong (https://c2sp.org/chacha8rand), with a seed of 256 bits from the system that is never
-// shown. Whoever has seen any number of them can guess none of the others; and at 14
+// slotIDs makes slot ids, for one caller at a time: 84 bits of ChaCha8, a generator that
+// is cryptographically strong (https://c2sp.org/chacha8rand), with a seed of 256 bits from
+// the system that is never shown. Whoever has seen any number of them can guess none of the others; and at 14
 // bytes Redis keeps them in its smallest size, and up to 128 of them in its compact form.
 // That two of a billion are alike has a chance of one in forty million.
 //

@@ -235,6 +235,32 @@ func TestLateBoardersWereGivenTheTimeOfTheFirst(t *testing.T) {
 	s.pump.waiting = nil
 }
 
+// One slot id can be asked for twice, and both callers leave. Whoever gives it back waited for ever
+// for the first, whose place the second had taken.
+func TestTwoWhoLeftWithOneSlotID(t *testing.T) {
+	s := opened(t, redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), "sem:")
+	p := &s.pump
+	ops := []*op{s.op(acquire, "id", "slot", time.Minute), s.op(acquire, "id", "slot", time.Minute)}
+	var ghost chan struct{}
+	for _, o := range ops {
+		if !p.leave(o, nil) {
+			t.Fatal("it was answered")
+		}
+		if ghost == nil {
+			ghost = p.ghosts["slot"]
+		}
+	}
+	p.lay(ops)
+	select {
+	case <-ghost:
+	default:
+		t.Error("who waits for the first goes on waiting")
+	}
+	if len(p.ghosts) != 0 {
+		t.Errorf("%d ghosts are left", len(p.ghosts))
+	}
+}
+
 // On a client whose calls do not end with their ctx, a trip whose callers are all in a hurry is left
 // behind when their time is over. That is no word of Redis, and ends nobody else's wait.
 func TestAShortCtxOnARingEndedTheWaitOfAll(t *testing.T) {

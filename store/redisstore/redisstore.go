@@ -35,9 +35,9 @@ import (
 type Store struct {
 	prefix  string
 	client  *client
-	token   string // of this store, among all that share the Redis
-	head    string // of headers, after the first field
-	start   time.Time
+	token   string    // of this store, among all that share the Redis
+	head    string    // of headers, after the first field
+	start   time.Time // when an op is due is reckoned from it
 	calls   atomic.Uint64
 	swept   atomic.Int64
 	special atomic.Int64 // until then, Unix ns, bare calls name the keys of meta

@@ -86,8 +86,11 @@ func (o *op) names(prefix string) *keys {
 	return &o.keys
 }
 
-// holders makes one of them, S.
-func (o *op) holders(prefix string) *string {
+// holders makes one of them, S, or all.
+func (o *op) holders(prefix string, all bool) *string {
+	if all {
+		return &o.names(prefix).s
+	}
 	if o.named != o.id {
 		o.keys, o.named, o.all = keys{s: prefix + o.id}, o.id, false
 	}
@@ -318,20 +321,12 @@ func (s *Store) command(ctx context.Context, t *trip, c *call, text bool) *redis
 
 // bareArgs appends the keys and the arguments of bare.lua.
 func (s *Store) bareArgs(t *trip, c *call, args []any) []any {
-	if c.full {
-		for _, g := range c.backs {
-			g.names(s.prefix)
-		}
-		for _, g := range c.groups {
-			g.names(s.prefix)
-		}
-	}
 	for _, g := range c.backs {
-		args = append(args, g.holders(s.prefix))
+		args = append(args, g.holders(s.prefix, c.full))
 	}
 	sure := s.surely()
 	for _, g := range c.groups {
-		args = append(args, g.holders(s.prefix))
+		args = append(args, g.holders(s.prefix, c.full))
 		for o := g; o != nil; o = o.next {
 			sure = sure && o.fresh
 		}
@@ -632,7 +627,7 @@ func (s *Store) sendDurably(ctx context.Context, calls []*call) (first error) {
 	for _, c := range calls {
 		pipe := s.client.trips().Pipeline()
 		if cluster != nil {
-			node, err := cluster.MasterForKey(ctx, *c.some().holders(s.prefix))
+			node, err := cluster.MasterForKey(ctx, *c.some().holders(s.prefix, false))
 			if err != nil {
 				c.cmd.SetErr(err)
 				first = cmp.Or(first, err)

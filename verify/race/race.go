@@ -148,7 +148,7 @@ func (l *lab) contest(w workload, racers ...racer) (*contest, error) {
 }
 
 // timedEvery is of how many pairs one is timed. Two looks at the clock and a note of what
-// passed are a tenth of what the quickest pairs cost.
+// passed are nearly a tenth of what the quickest pairs cost.
 const timedEvery = 8
 
 // round runs one racer for a while.

@@ -34,8 +34,8 @@ do
 		local live, since = string.format('(%.0f', now), string.format(' %.0f %s ', now, wake)
 		local well -- what the marker says; nil: it was not asked
 		local none, taken = false, {} -- of the eight at hand nothing was there, as in bare.lua
-		-- Printing a number costs more than a command: what is printed is used again.
 		local marked -- the marker is there
+		-- Printing a number costs more than a command: what is printed is used again.
 		local ttlWas, highWas, expiry, ends, upper
 		local i, o = 2, 1
 		out[1] = -stamp

@@ -187,9 +187,10 @@ local function recovering(lossProven)
 	return recovered
 end
 
--- keep sees to it that a key lives for ms. With slack, so that it need not be moved
--- each time.
+-- extend has a key end in ms; with slack, so that it need not be moved each time.
 local function extend(key, ms) call('PEXPIREAT', key, string.format('%.0f', now + ms * 1.125)) end
+
+-- keep sees to it that a key lives for ms.
 local function keep(key, ms)
 	if call('PEXPIRETIME', key) < now + ms then extend(key, ms) end
 end
