@@ -321,6 +321,15 @@ type Counter interface {
 	Peers(ctx context.Context, ttl time.Duration) (int, error)
 }
 
+// Partitioner is a Store whose ids lie on several servers, each of which can fail by
+// itself.
+type Partitioner interface {
+	// Partition names the server that keeps id: what has the same name fails
+	// together, and what has another goes on. Empty: there is only one, or it is not
+	// known yet. The answer may change when an id moves. It must not block.
+	Partition(id string) string
+}
+
 // ErrNotReplicated is what the error of an acquire is if the slot was granted, but the
 // store could not make sure of it as well as it was asked to. The asker gives it back.
 var ErrNotReplicated = errors.New("store: the grant was not replicated in time")
