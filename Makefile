@@ -1,6 +1,6 @@
 # What one does here. `make` alone lists it.
 
-MODULES := . ./cmd/gotsem ./screenshotd ./verify
+MODULES := . ./cmd/gotsem ./screenshotd ./verify ./verify/miniredis
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SECONDS := 600
 

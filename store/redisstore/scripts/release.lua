@@ -146,7 +146,8 @@ if not later then
 	for k = 1, IDS do
 		later[3 * k - 2], later[3 * k - 1], later[3 * k] = k, i, o
 		out[o + 1] = -1
-		i, o = i + 2 + A[i], o + 1 + A[i]
+		local n = A[i] + 0 -- not in the line below: some Lua assigns i before it reads A[i]
+		i, o = i + 2 + n, o + 1 + n
 	end
 end
 for l = 1, #later, 3 do

@@ -1,0 +1,20 @@
+module github.com/ashfaqjani916/gotsem/verify/miniredis
+
+go 1.26.0
+
+replace github.com/ashfaqjani916/gotsem => ../../
+
+require (
+	github.com/alicebob/miniredis/v2 v2.40.0
+	github.com/ashfaqjani916/gotsem v0.0.0-00010101000000-000000000000
+	github.com/redis/go-redis/v9 v9.23.0
+)
+
+require (
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/yuin/gopher-lua v1.1.1 // indirect
+	go.uber.org/atomic v1.12.0 // indirect
+	go.uber.org/multierr v1.10.0 // indirect
+	go.uber.org/zap v1.28.0 // indirect
+	golang.org/x/sys v0.48.0 // indirect
+)
