@@ -28,7 +28,9 @@ type backlog struct {
 	running bool
 	tried   time.Duration // when one was tried though the store is known to be away
 	closing chan struct{}
-	done    chan struct{} // closed when the goroutine ends
+	done    chan struct{}   // closed when the goroutine ends
+	ctx     context.Context // of what is given back; over when Close waits no longer
+	cut     context.CancelFunc
 }
 
 type debt struct {
@@ -42,6 +44,7 @@ func (b *backlog) init(g *guard, ttl time.Duration) {
 	b.guard, b.ttl = g, ttl
 	b.owed = make(map[string]*debt)
 	b.closing = make(chan struct{})
+	b.ctx, b.cut = context.WithCancel(context.Background())
 }
 
 // add owes the store a release.
@@ -53,6 +56,10 @@ func (b *backlog) put(d *debt) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.owed) >= backlogMax {
+		return
+	}
+	if b.ctx.Err() != nil { // closed: who was late has one try, and no goroutine that stays
+		go b.once(d)
 		return
 	}
 	now := b.guard.now()
@@ -149,7 +156,7 @@ func (b *backlog) settle(d *debt) {
 	lease := d.lease
 	d.lease = nil // the store may hear of the release from now on
 	b.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
+	ctx, cancel := context.WithTimeout(b.ctx, g.timeout)
 	defer cancel()
 	freed, err := g.release(ctx, &store.Release{ID: d.id, SlotID: d.slotID, Grace: g.grace})
 	b.mu.Lock()
@@ -168,9 +175,17 @@ func (b *backlog) settle(d *debt) {
 	}
 }
 
+// once gives d back after Close, or leaves it to lapse.
+func (b *backlog) once(d *debt) {
+	g := b.guard
+	ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
+	defer cancel()
+	_, _ = g.release(ctx, &store.Release{ID: d.id, SlotID: d.slotID, Grace: g.grace})
+}
+
 // close waits, for as long as ctx allows, until nothing is owed, and returns what
-// is.
-func (b *backlog) close(ctx context.Context) int {
+// is. It then cuts off what is under way, and waits for its end as long as whole allows.
+func (b *backlog) close(ctx, whole context.Context) int {
 	b.mu.Lock()
 	select {
 	case <-b.closing:
@@ -188,11 +203,12 @@ func (b *backlog) close(ctx context.Context) int {
 	b.mu.Lock()
 	left := len(b.owed)
 	clear(b.owed) // they lapse
+	b.cut()
 	b.mu.Unlock()
-	if running && left > 0 { // the goroutine ends when what is under way does
+	if running && left > 0 {
 		select {
 		case <-done:
-		case <-time.After(b.guard.timeout):
+		case <-whole.Done():
 		}
 	}
 	return left

@@ -284,12 +284,18 @@ func (s *Semaphore) warn(c store.Checker) {
 	}
 }
 
-// closeTimeout is the most that Close waits for the store.
-const closeTimeout = 2 * time.Second
+// Close waits for the store for closeTimeout in all: what is owed is given back for all
+// but the last closeRest of it, in which that which is still under way ends.
+const (
+	closeTimeout = 2 * time.Second
+	closeRest    = closeTimeout / 10
+)
 
 // Close ends the semaphore: waiters are answered ErrClosed, leases are released
 // and their contexts end, with ErrClosed as their cause. It waits for the store
-// at most 2 s, and leaves its client open. Closing twice is a no-op.
+// at most 2 s in all, and returns at once where nothing is owed to it. What the store
+// has not taken back by then lapses within one TTL. It leaves the store's client open.
+// Closing twice is a no-op.
 //
 // A semaphore from NewGotsem need not be closed.
 func (s *Semaphore) Close() error {
@@ -297,14 +303,27 @@ func (s *Semaphore) Close() error {
 		return nil
 	}
 	close(s.closing)
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	whole, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
+	ctx, stop := context.WithTimeout(whole, closeTimeout-closeRest)
+	defer stop()
+	// The leases first: those whose server answers are given back while others are
+	// waited for.
+	s.keeper.end()
 	s.line.close(ctx)
-	s.keeper.close()
-	left := s.guard.close(ctx)
+	s.keeper.wait(ctx)
+	left := s.guard.close(ctx, whole)
 	s.waking.Do(func() {}) // no listening from here on
 	if s.stopWake != nil {
-		s.stopWake()
+		stopped := make(chan struct{})
+		go func() {
+			defer close(stopped)
+			s.stopWake()
+		}()
+		select {
+		case <-stopped:
+		case <-whole.Done(): // a subscription is being connected, and ends when that does
+		}
 	}
 	if left > 0 {
 		return fmt.Errorf("gotsem: closed, but the store did not take back %d slots: they lapse by themselves within %v", left, s.opt.TTL)

@@ -340,9 +340,9 @@ func (s *Semaphore) renewal(l *Lease, now time.Duration) store.Renewal {
 	}
 }
 
-// close ends every lease. Its slots are given back in the background, which Close
-// waits for; here it waits until the renewals under way are answered.
-func (k *keeper) close() {
+// end ends every lease. Its slots are given back in the background, which Close waits
+// for.
+func (k *keeper) end() {
 	k.closed.Store(true)
 	var all []*Lease
 	for i := range k.lists {
@@ -360,12 +360,15 @@ func (k *keeper) close() {
 			k.giveBack(l)
 		}
 	}
-	late := time.NewTimer(2 * k.sem.opt.StoreTimeout) // a renewal ends with its budget
-	defer late.Stop()
-	for range renewsFlying { // none begins any more
+}
+
+// wait waits, for as long as ctx allows, until the renewals under way are answered: what
+// they renew is given back only then. No other begins after end.
+func (k *keeper) wait(ctx context.Context) {
+	for range renewsFlying {
 		select {
 		case k.slots <- struct{}{}:
-		case <-late.C:
+		case <-ctx.Done():
 			return
 		}
 	}

@@ -2,6 +2,7 @@ package gotsem
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -209,7 +210,7 @@ func detached(ctx context.Context) context.Context {
 // twice, or what was lost, is a no-op, so that a deferred Release is always safe.
 //
 // It does not end early with ctx, whose values alone it takes, and waits for the
-// store at most StoreTimeout. An error says that the store did not answer: the
+// store at most StoreTimeout, a renewal that is under way included. An error says that the store did not answer: the
 // release is then tried again in the background, and the slots lapse within one
 // TTL at the latest.
 func (l *Lease) Release(ctx context.Context) error {
@@ -220,15 +221,26 @@ func (l *Lease) Release(ctx context.Context) error {
 		return nil
 	}
 	s := l.sem
+	// A renewal that is under way must not overtake the release. Waiting for it takes
+	// of the same budget.
+	budget := s.opt.StoreTimeout
 	if renewing := s.keeper.remove(l); renewing != nil {
-		<-renewing // bounded by StoreTimeout; a renewal must not overtake the release
+		if budget = s.await(renewing, budget); budget <= 0 {
+			s.local.ended(l)
+			s.stats.released.Add(1)
+			s.keeper.giveBack(l)
+			if s.opt.HandOver {
+				return nil
+			}
+			return s.late(&unavailable{id: l.id, cause: errRenewing})
+		}
 	}
 	inStore := !l.local.Load()
 	s.local.ended(l)
 	s.stats.released.Add(1)
 	r := s.releases.Get().(*store.Release)
 	defer s.releases.Put(r)
-	*r = store.Release{ID: l.id, SlotID: l.slotID, Grace: s.opt.Grace}
+	*r = store.Release{ID: l.id, SlotID: l.slotID, Grace: s.opt.Grace, Budget: budget}
 	// Neither must one that was given up: then it is given back twice.
 	doubtful := l.doubtful.Load()
 	if s.opt.HandOver {
@@ -244,10 +256,39 @@ func (l *Lease) Release(ctx context.Context) error {
 			d.lease = l
 		}
 		s.guard.later.put(d)
-		return fmt.Errorf("%w; it is released in the background, and lapses within %v at the latest", err, s.opt.TTL)
+		return s.late(err)
 	}
 	if doubtful {
 		s.guard.later.add(l.id, l.slotID, true)
 	}
 	return nil
+}
+
+var errRenewing = errors.New("a renewal that was under way was not answered in time")
+
+// await waits for a renewal that is under way, for budget at most, and returns what is
+// left of that. Who hands the release over does not wait.
+func (s *Semaphore) await(renewing <-chan struct{}, budget time.Duration) (left time.Duration) {
+	if s.opt.HandOver {
+		select {
+		case <-renewing:
+			return budget
+		default:
+			return 0
+		}
+	}
+	began := s.now()
+	timer := time.NewTimer(budget)
+	defer timer.Stop()
+	select {
+	case <-renewing:
+		return budget - (s.now() - began)
+	case <-timer.C:
+		return 0
+	}
+}
+
+// late is the error of a release that the store has not answered.
+func (s *Semaphore) late(err error) error {
+	return fmt.Errorf("%w; it is released in the background, and lapses within %v at the latest", err, s.opt.TTL)
 }

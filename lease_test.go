@@ -839,3 +839,63 @@ func TestARegistrationThatWasGivenUpLeftAGhost(t *testing.T) {
 		}
 	})
 }
+
+// A release waits for Redis no longer than StoreTimeout, also when a renewal is under
+// way: what it waits for that counts.
+func TestReleaseWithARenewalUnderWayIsBounded(t *testing.T) {
+	for _, answered := range []time.Duration{time.Hour, DefaultStoreTimeout - 10*time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			st := newShaky()
+			s := open(t, Options{Store: st, Limit: 1, Outage: Closed})
+			l := mustTry(t, s, "id")
+			renewal := make(chan struct{})
+			st.hooked(func(verb, _ string) {
+				if verb == "renew" {
+					<-renewal
+				}
+			})
+			st.is(hangs, "release")
+			time.Sleep(DefaultTTL / 3)
+			synctest.Wait()
+			timer := time.AfterFunc(answered, func() { close(renewal) })
+			began := time.Now()
+			if err := l.Release(context.Background()); !errors.Is(err, ErrUnavailable) || !contains(err.Error(), "in the background") {
+				t.Errorf("%v", err)
+			}
+			if took := time.Since(began); took > DefaultStoreTimeout {
+				t.Errorf("a renewal that is answered after %v: Release took %v", answered, took)
+			}
+			st.is(well)
+			if timer.Stop() {
+				close(renewal)
+			}
+			time.Sleep(2 * time.Second)
+			stands(t, s, "id", 0, 0) // after the renewal, which may have put it back
+		})
+	}
+}
+
+// Who hands a release over does not wait for a renewal either.
+func TestHandOverDoesNotWaitForTheRenewalUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newShaky()
+		s := open(t, Options{Store: st, Limit: 1, HandOver: true})
+		l := mustTry(t, s, "id")
+		renewal := make(chan struct{})
+		st.hooked(func(verb, _ string) {
+			if verb == "renew" {
+				<-renewal
+			}
+		})
+		time.Sleep(DefaultTTL / 3)
+		synctest.Wait()
+		began := time.Now()
+		mustRelease(t, l)
+		if took := time.Since(began); took > 0 {
+			t.Errorf("it took %v", took)
+		}
+		close(renewal)
+		time.Sleep(2 * time.Second)
+		stands(t, s, "id", 0, 0)
+	})
+}

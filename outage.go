@@ -104,12 +104,12 @@ func (g *guard) renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
 	return out
 }
 
-// release gives back a slot.
+// release gives back a slot, within r.Budget if it has one.
 func (g *guard) release(ctx context.Context, r *store.Release) (bool, error) {
 	if err := g.enter(ctx, r.ID); err != nil {
 		return false, err
 	}
-	r.Budget = g.timeout
+	r.Budget = cmp.Or(r.Budget, g.timeout)
 	g.frees(r.ID)
 	freed, err := g.store.Release(ctx, r)
 	g.frees(r.ID)
@@ -345,9 +345,9 @@ func (g *guard) probes() {
 }
 
 // close gives back what is owed, for as long as ctx allows, and returns how much
-// is left.
-func (g *guard) close(ctx context.Context) int {
-	left := g.later.close(ctx)
+// is left. What is under way then is cut off, and may end for as long as whole allows.
+func (g *guard) close(ctx, whole context.Context) int {
+	left := g.later.close(ctx, whole)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {

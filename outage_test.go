@@ -656,25 +656,75 @@ func TestCloseWaitsForTheBacklog(t *testing.T) {
 
 func TestCloseIsBounded(t *testing.T) {
 	for _, how := range []mood{refuses, hangs} {
+		for _, timeout := range []time.Duration{DefaultStoreTimeout, 5 * time.Second} {
+			synctest.Test(t, func(t *testing.T) {
+				st := newShaky()
+				s := open(t, Options{Store: st, Limit: 5, Outage: Closed, Queue: 5, StoreTimeout: timeout})
+				l := mustTry(t, s, "id")
+				mustTry(t, s, "id", Weight(4))
+				st.is(how, "renew")
+				time.Sleep(DefaultTTL / 3) // a renewal is under way
+				w := queue(s, "id")
+				st.is(how)
+				began := time.Now()
+				err := s.Close()
+				if err == nil || !contains(err.Error(), "did not take back") || !contains(err.Error(), "lapse by themselves within 30s") {
+					t.Errorf("%v: %v", how, err)
+				}
+				if d := time.Since(began); d > closeTimeout {
+					t.Errorf("%v, with a StoreTimeout of %v: closed after %v", how, timeout, d)
+				}
+				w.was(t, ErrClosed)
+				ends(t, l, ErrClosed)
+			})
+		}
+	}
+}
+
+// With nothing to give back there is nothing to wait for, however the store is.
+func TestCloseWithNothingHeldTakesNoTime(t *testing.T) {
+	for _, how := range []mood{well, refuses, hangs} {
 		synctest.Test(t, func(t *testing.T) {
 			st := newShaky()
-			s := open(t, Options{Store: st, Limit: 5, Outage: Closed, Queue: 5})
-			l := mustTry(t, s, "id")
-			mustTry(t, s, "id", Weight(4))
-			w := queue(s, "id")
+			s := open(t, Options{Store: st, Limit: 5, Outage: Closed})
+			mustRelease(t, mustTry(t, s, "id"))
 			st.is(how)
 			began := time.Now()
-			err := s.Close()
-			if err == nil || !contains(err.Error(), "did not take back") || !contains(err.Error(), "lapse by themselves within 30s") {
+			if err := s.Close(); err != nil {
 				t.Errorf("%v: %v", how, err)
 			}
-			if d := time.Since(began); d > closeTimeout+DefaultStoreTimeout {
+			if d := time.Since(began); d > 0 {
 				t.Errorf("%v: closed after %v", how, d)
 			}
-			w.was(t, ErrClosed)
-			ends(t, l, ErrClosed)
 		})
 	}
+}
+
+// deaf is a store whose listening takes as long as connecting does.
+type deaf struct {
+	*shaky
+	connected chan struct{}
+}
+
+func (d deaf) OnWake(func(store.Word)) func() { return func() { <-d.connected } }
+
+func TestCloseDoesNotWaitForASubscriptionBeingConnected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := deaf{newShaky(), make(chan struct{})}
+		s := open(t, Options{Store: st, Limit: 5})
+		mustTry(t, s, "id")
+		began := time.Now()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if d := time.Since(began); d > closeTimeout {
+			t.Errorf("closed after %v", d)
+		}
+		if n := st.held(t, "id"); n != 0 {
+			t.Errorf("%d held", n)
+		}
+		close(st.connected)
+	})
 }
 
 // The cap, as two processes keep it that cannot ask.
