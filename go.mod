@@ -3,8 +3,7 @@ module github.com/ashfaqjani916/gotsem
 go 1.26.0
 
 require (
-	github.com/redis/go-redis/v9 v9.23.0
-	go.uber.org/goleak v1.3.0
+	github.com/redis/go-redis/v9 v9.22.0
 	go.uber.org/zap v1.28.0
 )
 

@@ -12,13 +12,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/ashfaqjani916/gotsem/internal/leaktest"
 	"github.com/ashfaqjani916/gotsem/store"
 	"github.com/ashfaqjani916/gotsem/store/memstore"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // open makes a semaphore that is closed at the end of the test.
 func open(t testing.TB, o Options) *Semaphore {

@@ -49,6 +49,10 @@ var imports = map[string]struct {
 		forbidden: []string{"testing"},
 		reason:    "benchmarks and verify start servers too, outside of tests",
 	},
+	module + "/internal/leaktest": {
+		forbidden: []string{"testing"},
+		reason:    "it is for tests, and needs of them only what can be said in an interface",
+	},
 	module + "/internal/redisurl": {
 		allowed:   []string{"github.com/redis/go-redis/v9"},
 		forbidden: []string{"testing"},

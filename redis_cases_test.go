@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"github.com/ashfaqjani916/gotsem"
+	"github.com/ashfaqjani916/gotsem/internal/leaktest"
 	"github.com/ashfaqjani916/gotsem/internal/redistest"
 	"github.com/ashfaqjani916/gotsem/store"
 	"github.com/ashfaqjani916/gotsem/store/redisstore"
@@ -959,7 +959,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			before := goleak.IgnoreCurrent()
+			check := leaktest.Begin(t)
 			rdb := connect()
 			st := redisstore.New(rdb, "close-"+name+":")
 			sem, err := gotsem.New(gotsem.Options{Store: st, Limit: 3, Queue: 10, TTL: time.Minute})
@@ -1012,7 +1012,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 			}
 			_ = st.Close()
 			_ = rdb.Close()
-			goleak.VerifyNone(t, before)
+			check()
 		})
 	}
 }

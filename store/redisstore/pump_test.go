@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
+	"github.com/ashfaqjani916/gotsem/internal/leaktest"
 	"github.com/ashfaqjani916/gotsem/internal/redistest"
 	"github.com/ashfaqjani916/gotsem/store"
 )
@@ -38,7 +38,7 @@ func TestCallersWhoLeave(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			before := goleak.IgnoreCurrent()
+			check := leaktest.Begin(t)
 			srv := redistest.Start(t)
 			relay := redistest.NewRelay(t, srv.Addr())
 			relay.SetDelay(2 * time.Millisecond)
@@ -89,7 +89,7 @@ func TestCallersWhoLeave(t *testing.T) {
 			relay.Refuse(true)
 			relay.CutAll()
 			srv.Kill()
-			goleak.VerifyNone(t, before)
+			check()
 		})
 	}
 }

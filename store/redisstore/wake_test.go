@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
+	"github.com/ashfaqjani916/gotsem/internal/leaktest"
 	"github.com/ashfaqjani916/gotsem/internal/redistest"
 	"github.com/ashfaqjani916/gotsem/store"
 )
@@ -180,7 +180,7 @@ func TestListeningEnds(t *testing.T) {
 		"cluster": func() redis.UniversalClient { return redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs()}) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			before := goleak.IgnoreCurrent()
+			check := leaktest.Begin(t)
 			rdb := connect()
 			e := listening(t, rdb)
 			e.await(t, "")
@@ -194,7 +194,7 @@ func TestListeningEnds(t *testing.T) {
 			_ = e.Close()
 			_ = from.Close()
 			_ = rdb.Close()
-			goleak.VerifyNone(t, before)
+			check()
 		})
 	}
 }
