@@ -43,8 +43,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"time"
 )
@@ -62,6 +64,64 @@ const (
 	// every half second.
 	Pause = time.Second
 )
+
+// What numbers a store takes. Whatever lies outside is refused with [ErrConfig], in
+// words, at every store: above 2^53 a store that counts in floating point, as Redis's
+// scripts do, adds up wrongly. They fit with room for sums.
+const (
+	MaxLimit  = 1 << 40                    // of a limit, and below zero as much
+	MaxWeight = 1 << 40                    // of one request
+	MaxTTL    = 100 * 365 * 24 * time.Hour // of a slot, and of a grace
+)
+
+// CheckLimit returns an error, [ErrConfig], unless limit is one that stores take.
+func CheckLimit(limit int) error {
+	if int64(limit) > MaxLimit || int64(limit) < -MaxLimit {
+		return fmt.Errorf("%w: the limit %d is beyond what is counted exactly: at most %d", ErrConfig, limit, int64(MaxLimit))
+	}
+	return nil
+}
+
+// CheckWeight returns an error, [ErrConfig], unless weight is one that stores take.
+func CheckWeight(weight int) error {
+	if weight < 1 || int64(weight) > MaxWeight {
+		return fmt.Errorf("%w: the weight %d must be from 1 to %d", ErrConfig, weight, int64(MaxWeight))
+	}
+	return nil
+}
+
+// CheckTTL returns an error, [ErrConfig], unless ttl is one that stores take.
+func CheckTTL(ttl time.Duration) error {
+	if ttl < time.Millisecond || ttl > MaxTTL {
+		return fmt.Errorf("%w: the ttl %v must be from 1ms to %v", ErrConfig, ttl, MaxTTL)
+	}
+	return nil
+}
+
+// Check returns an error, [ErrConfig], unless the request's numbers are ones that
+// stores take.
+func (r *Request) Check() error {
+	if r.Weight >= 1 && int64(r.Weight) <= MaxWeight && int64(r.Limit) <= MaxLimit && int64(r.Limit) >= -MaxLimit &&
+		r.TTL >= time.Millisecond && r.TTL <= MaxTTL && r.Grace <= MaxTTL {
+		return nil
+	}
+	return checkAll(r.ID, r.Weight, r.Limit, r.TTL, r.Grace)
+}
+
+// Check returns an error, [ErrConfig], unless the renewal's numbers are ones that
+// stores take.
+func (r *Renewal) Check() error { return checkAll(r.ID, r.Weight, r.Limit, r.TTL, r.Grace) }
+
+func checkAll(id string, weight, limit int, ttl, grace time.Duration) error {
+	err := CheckTTL(max(ttl, grace))
+	if ttl < time.Millisecond {
+		err = CheckTTL(ttl)
+	}
+	if err = cmp.Or(CheckWeight(weight), CheckLimit(limit), err); err != nil {
+		return fmt.Errorf("%q: %w", id, err)
+	}
+	return nil
+}
 
 // Store keeps slots. Its methods are safe for concurrent use, and return when
 // ctx is over at the latest. What they are given they do not keep.

@@ -69,8 +69,8 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	if err := check(ctx, r.ID, r.SlotID); err != nil {
 		return store.Decision{}, err
 	}
-	if r.Weight < 1 || r.TTL <= 0 {
-		return store.Decision{}, fmt.Errorf("memstore: acquire %q: weight %d must be at least 1 and ttl %v above zero", r.ID, r.Weight, r.TTL)
+	if err := r.Check(); err != nil {
+		return store.Decision{}, err
 	}
 	sh, now := s.lock(r.ID)
 	e := sh.entry(r.ID)
@@ -84,7 +84,7 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
 	out := make([]store.Renewed, len(rs))
 	for i, r := range rs {
-		if err := check(ctx, r.ID, r.SlotID); err != nil {
+		if err := cmp.Or(check(ctx, r.ID, r.SlotID), r.Check()); err != nil {
 			out[i].Err = err
 			continue
 		}
@@ -166,6 +166,9 @@ func (s *Store) Clear(ctx context.Context, c store.Clear) (int, error) {
 func (s *Store) SetLimit(ctx context.Context, id string, limit int) error {
 	if limit < 0 {
 		return fmt.Errorf("memstore: limit %d of %q is negative: 0 pauses, ResetLimit takes a set limit off", limit, id)
+	}
+	if err := store.CheckLimit(limit); err != nil {
+		return err
 	}
 	return s.setLimit(ctx, id, limit, true)
 }

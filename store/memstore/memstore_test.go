@@ -157,7 +157,7 @@ func TestTimesAreExact(t *testing.T) {
 			s := New()
 			ask(t, s, "id", "a")
 			time.Sleep(10*time.Second - 1)
-			renew := store.Renewal{ID: "id", SlotID: "a", TTL: time.Second}
+			renew := store.Renewal{ID: "id", SlotID: "a", TTL: time.Second, Weight: 1}
 			if got := s.Renew(context.Background(), []store.Renewal{renew})[0]; got.Kept != store.Held {
 				t.Fatalf("%+v", got)
 			}
@@ -379,7 +379,7 @@ func TestQuestionsLeaveNothing(t *testing.T) {
 	_, errClear := s.Clear(ctx, store.Clear{ID: "e"})
 	_, errHolders := s.Holders(ctx, "f")
 	errReset := s.ResetLimit(ctx, "g")
-	renewed := s.Renew(ctx, []store.Renewal{{ID: "h", SlotID: "x", TTL: time.Second}})[0]
+	renewed := s.Renew(ctx, []store.Renewal{{ID: "h", SlotID: "x", TTL: time.Second, Weight: 1}})[0]
 	if err := errors.Join(errUsage, errClear, errHolders, errReset, renewed.Err); err != nil {
 		t.Fatal(err)
 	}

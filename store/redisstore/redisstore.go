@@ -195,8 +195,8 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	if err := s.check(ctx, r.ID, r.SlotID); err != nil {
 		return store.Decision{}, err
 	}
-	if r.Weight < 1 || r.TTL < time.Millisecond {
-		return store.Decision{}, fmt.Errorf("redisstore: acquire %q: weight %d must be at least 1, and ttl %v at least 1ms", r.ID, r.Weight, r.TTL)
+	if err := r.Check(); err != nil {
+		return store.Decision{}, err
 	}
 	o := s.op(acquire, r.ID, r.SlotID, r.Budget)
 	o.weight, o.limit, o.queue, o.ticket = int64(r.Weight), int64(r.Limit), int64(r.Queue), int64(r.Ticket)
@@ -262,7 +262,7 @@ func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
 	}
 	for i := range rs {
 		r := &rs[i]
-		if err := s.check(ctx, r.ID, r.SlotID); err != nil {
+		if err := cmp.Or(s.check(ctx, r.ID, r.SlotID), r.Check()); err != nil {
 			out[i].Err = err
 			continue
 		}
@@ -317,7 +317,7 @@ func (s *Store) Holders(ctx context.Context, id string) ([]store.Holder, error) 
 
 // Clear implements store.Store.
 func (s *Store) Clear(ctx context.Context, c store.Clear) (int, error) {
-	reply, err := s.run(ctx, clearScript, c.ID, s.grace.Load(), c.SlotID, max(c.TTL.Milliseconds(), 1))
+	reply, err := s.run(ctx, clearScript, c.ID, s.grace.Load(), c.SlotID, min(max(c.TTL, time.Millisecond), store.MaxTTL).Milliseconds())
 	if err != nil {
 		return 0, err
 	}
@@ -329,6 +329,9 @@ func (s *Store) Clear(ctx context.Context, c store.Clear) (int, error) {
 func (s *Store) SetLimit(ctx context.Context, id string, limit int) error {
 	if limit < 0 {
 		return fmt.Errorf("redisstore: limit %d of %q is negative: 0 pauses, ResetLimit takes a set limit off", limit, id)
+	}
+	if err := store.CheckLimit(limit); err != nil {
+		return err
 	}
 	return s.limit(ctx, id, limit)
 }

@@ -1,10 +1,49 @@
 package storetest
 
 import (
+	"errors"
+	"math"
+	"time"
+
 	"github.com/ashfaqjani916/gotsem/store"
 )
 
 var limitTests = []subtest{
+	{name: "numbers that are not counted exactly are refused", test: func(w *world) {
+		refused := func(what string, err error) {
+			if !errors.Is(err, store.ErrConfig) {
+				w.Errorf("%s: %v, want ErrConfig", what, err)
+			}
+		}
+		for what, odd := range map[string]wish{
+			"limit MaxInt": limit(math.MaxInt), "limit MinInt": limit(math.MinInt), "limit 1 too high": limit(store.MaxLimit + 1),
+			"weight 0": weight(0), "weight below 0": weight(-1), "weight 1 too high": weight(store.MaxWeight + 1), "weight 2^53+1": weight(1<<53 + 1),
+			"ttl 0": ttl(0), "ttl below 0": ttl(-time.Second), "ttl MaxInt64": ttl(math.MaxInt64),
+		} {
+			for _, more := range []wish{lease, bare, queue(5)} {
+				r := w.request("a", []wish{limit(10), odd, more})
+				_, err := w.st.Acquire(w.ctx, r)
+				refused(what, err)
+			}
+			r := w.request("a", []wish{limit(10), odd})
+			refused("renewal, "+what, w.st.Renew(w.ctx, []store.Renewal{{ID: r.ID, SlotID: r.SlotID, Weight: r.Weight, Limit: r.Limit, TTL: r.TTL, Register: true}})[0].Err)
+		}
+		if l, ok := w.st.(store.Limiter); ok {
+			refused("setting MaxInt", l.SetLimit(w.ctx, w.id, math.MaxInt))
+		}
+		w.stands(0, 0)
+		// What is just within is counted exactly.
+		w.granted("a", limit(store.MaxLimit), weight(store.MaxWeight-1), ttl(store.MaxTTL))
+		w.full("b", limit(store.MaxLimit), weight(2))
+		w.granted("b", limit(store.MaxLimit))
+		w.full("c", limit(store.MaxLimit))
+		w.full("c", limit(store.MaxLimit), bare)
+		if u := w.usageOf(w.peer, w.id, store.MaxLimit); u.Active != store.MaxLimit || u.Limit != store.MaxLimit {
+			w.Errorf("%+v", u)
+		}
+		w.release("a", true)
+		w.stands(1, 0)
+	}},
 	{name: "a set limit wins", needs: limiter, test: func(w *world) {
 		w.setLimit(2)
 		if u := w.usageOf(w.peer, w.id, 9); u != (store.Usage{Limit: 2, LimitSet: true}) {

@@ -211,6 +211,7 @@ func queue(n int) wish           { return func(r *store.Request) { r.Queue = n }
 func ticket(n uint64) wish       { return func(r *store.Request) { r.Ticket = n } }
 func owner(s string) wish        { return func(r *store.Request) { r.Owner = s } }
 func bare(r *store.Request)      { r.Bare = true }
+func lease(r *store.Request)     { r.Bare = false }
 func wait(r *store.Request)      { r.Queue = 100 }
 func on(id string) wish          { return func(r *store.Request) { r.ID = id } }
 func grace(d time.Duration) wish { return func(r *store.Request) { r.Grace = d } }
