@@ -202,7 +202,8 @@ func (s *Semaphore) doubt(r *store.Request, err error) {
 // been carried out.
 func asked(err error) bool {
 	var down *unavailable
-	return !errors.Is(err, store.ErrConfig) && !(errors.As(err, &down) && down.cause == nil)
+	var never *unsent
+	return !errors.Is(err, store.ErrConfig) && !errors.As(err, &never) && !(errors.As(err, &down) && down.cause == nil)
 }
 
 // refusal turns a decision that is no grant into an error.

@@ -1,6 +1,7 @@
 package gotsem
 
 import (
+	"container/heap"
 	"context"
 	"sync"
 	"time"
@@ -9,33 +10,46 @@ import (
 )
 
 const (
-	backlogMax   = 10_000                 // slots owed to the store; more lapse by themselves
-	backlogBatch = 64                     // given back at a time
-	backlogRetry = 250 * time.Millisecond // until a failed one is tried again
-	backlogAgain = time.Second            // until a doubtful one is given back once more
+	backlogMax     = 10_000                 // slots owed to the store; more lapse by themselves
+	backlogWorkers = 128                    // given back at a time: they share their trips
+	backlogRetry   = 250 * time.Millisecond // until a failed one is tried again
+	backlogAgain   = time.Second            // until a doubtful one is given back once more
 )
 
 // backlog gives slots back in the background: those of callers who did not wait
 // for it, and those that the store did not take when it should have. It keeps
-// trying for one TTL; after that the slots have lapsed. Its one goroutine lives
-// while something is owed.
+// trying for one TTL; after that the slots have lapsed. Its goroutines live while
+// something is owed.
+//
+// Whatever is owed is given back at once if nothing stands in the way: one
+// goroutine sleeps until the first debt is due, and each debt that is due earlier
+// than that wakes it. A waiter that gave up holds up those behind it until then.
 type backlog struct {
 	guard *guard
 	ttl   time.Duration
 
 	mu      sync.Mutex
 	owed    map[string]*debt // by slot id
+	queue   debtQueue        // those of them that nobody is giving back right now
+	workers int              // goroutines that are giving back
 	running bool
-	tried   time.Duration // when one was tried though the store is known to be away
-	closing chan struct{}
-	done    chan struct{}   // closed when the goroutine ends
-	ctx     context.Context // of what is given back; over when Close waits no longer
-	cut     context.CancelFunc
+	wakes   time.Duration // when the goroutine looks by itself
+	nudge   chan struct{} // it must look now
+	closing bool          // Close waits: what is owed is given back now or never
+	closed  bool          // what fails now is not tried again
+	done    chan struct{} // closed when the goroutine ends
+
+	complained time.Duration // that there is no room
+	since      uint64        // dropped since then
+
+	ctx    context.Context // of what is under way; Close ends it when it has waited long enough
+	cancel context.CancelFunc
 }
 
 type debt struct {
 	id, slotID string
 	due, until time.Duration
+	index      int    // in the queue; -1: not there
 	doubtful   bool   // an acquire was not answered: it may reach the store after the release
 	lease      *Lease // whose slot it is; nil: nobody's, or the store may have heard of the release
 }
@@ -43,8 +57,9 @@ type debt struct {
 func (b *backlog) init(g *guard, ttl time.Duration) {
 	b.guard, b.ttl = g, ttl
 	b.owed = make(map[string]*debt)
-	b.closing = make(chan struct{})
-	b.ctx, b.cut = context.WithCancel(context.Background())
+	b.nudge = make(chan struct{}, 1)
+	b.complained = -logEvery
+	b.ctx, b.cancel = context.WithCancel(context.Background())
 }
 
 // add owes the store a release.
@@ -55,19 +70,60 @@ func (b *backlog) add(id, slotID string, doubtful bool) {
 func (b *backlog) put(d *debt) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.owed) >= backlogMax {
-		return
-	}
-	if b.ctx.Err() != nil { // closed: who was late has one try, and no goroutine that stays
-		go b.once(d)
-		return
-	}
 	now := b.guard.now()
+	old := b.owed[d.slotID]
+	if old == nil && len(b.owed) >= backlogMax {
+		b.dropped(d, now)
+		return
+	}
+	if old != nil {
+		b.forget(old)
+	}
 	d.due, d.until = now, now+b.ttl
 	b.owed[d.slotID] = d
-	if !b.running {
+	heap.Push(&b.queue, d)
+	b.look(now)
+}
+
+// dropped counts a slot for which there is no room, and says so once in a while. mu is
+// held.
+func (b *backlog) dropped(d *debt, now time.Duration) {
+	b.guard.stats.leftToLapse.Add(1)
+	b.since++
+	if now-b.complained < logEvery {
+		return
+	}
+	b.guard.log.Error("gotsem: too many slots wait to be given back, more are left to lapse", "waiting", len(b.owed), "dropped", b.since, "id", d.id, "lapses_within", b.ttl)
+	b.complained, b.since = now, 0
+}
+
+// look has the goroutine look at what is due. mu is held.
+func (b *backlog) look(now time.Duration) {
+	switch {
+	case !b.running:
 		b.running, b.done = true, make(chan struct{})
+		b.wakes = now
 		go b.run(b.done)
+	case now < b.wakes:
+		b.wakes = now
+		b.wake()
+	}
+}
+
+func (b *backlog) wake() {
+	select {
+	case b.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// forget takes d out. mu is held.
+func (b *backlog) forget(d *debt) {
+	if b.owed[d.slotID] == d {
+		delete(b.owed, d.slotID)
+	}
+	if d.index >= 0 {
+		heap.Remove(&b.queue, d.index)
 	}
 }
 
@@ -78,119 +134,147 @@ func (b *backlog) take(id string, weight int, now time.Duration) *Lease {
 	defer b.mu.Unlock()
 	for _, d := range b.owed {
 		if l := d.lease; l != nil && d.id == id && l.weight == weight && now < time.Duration(l.trust.Load()) {
-			delete(b.owed, d.slotID)
+			b.forget(d)
 			return l
 		}
 	}
 	return nil
 }
 
+// run starts workers for what is due, and sleeps until more is.
 func (b *backlog) run(done chan struct{}) {
 	defer close(done)
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	<-timer.C
 	for {
-		batch, wait, over := b.next()
+		wait, over := b.next()
 		if over {
 			return
 		}
-		if len(batch) == 0 {
-			timer.Reset(wait)
-			select {
-			case <-timer.C:
-			case <-b.closing:
-				b.mu.Lock()
-				for _, d := range b.owed {
-					d.due = 0 // now or never
-				}
-				b.mu.Unlock()
-				time.Sleep(time.Millisecond) // not a spin while the store fails
-			}
-			continue
+		timer.Reset(wait)
+		select {
+		case <-timer.C:
+		case <-b.nudge:
 		}
-		var all sync.WaitGroup
-		for _, d := range batch {
-			all.Go(func() { b.settle(d) })
-		}
-		all.Wait()
 	}
 }
 
-// next returns what is due, or how long until something is.
-func (b *backlog) next() (batch []*debt, wait time.Duration, over bool) {
+// next sees that what is due is given back, and returns how long until more is.
+func (b *backlog) next() (wait time.Duration, over bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.guard.now()
-	wait = backlogAgain
-	most := backlogBatch
-	if b.guard.open.Load() { // one at a time is enough to keep probing; all would be told the same
-		if most = 1; now < b.tried+backlogRetry {
-			most = 0
-		} else {
-			b.tried = now
-		}
+	b.hold(now)
+	due := 0
+	for due < b.queue.Len() && due < backlogWorkers && b.queue[due].due <= now { // not in order, and yet a lower bound
+		due++
 	}
-	for slotID, d := range b.owed {
-		switch {
-		case d.until <= now:
-			delete(b.owed, slotID)
-		case d.due <= now && len(batch) < most:
-			batch = append(batch, d)
-		case d.due <= now:
-			wait = min(wait, backlogRetry)
-		default:
-			wait = min(wait, d.due-now)
-		}
+	for ; due > 0 && b.workers < backlogWorkers; due-- {
+		b.workers++
+		go b.work()
 	}
-	if len(b.owed) == 0 {
+	if b.queue.Len() == 0 && b.workers == 0 {
 		b.running = false
-		return nil, 0, true
+		return 0, true
 	}
-	return batch, max(wait, time.Millisecond), false
+	wait = time.Hour // a worker that ends nudges
+	if b.queue.Len() > 0 && b.workers < backlogWorkers {
+		wait = max(b.queue[0].due-now, time.Millisecond)
+	}
+	b.wakes = now + wait
+	return wait, false
 }
 
-func (b *backlog) settle(d *debt) {
-	g := b.guard
-	b.mu.Lock()
-	lease := d.lease
-	d.lease = nil // the store may hear of the release from now on
-	b.mu.Unlock()
-	ctx, cancel := context.WithTimeout(b.ctx, g.timeout)
-	defer cancel()
-	freed, err := g.release(ctx, &store.Release{ID: d.id, SlotID: d.slotID, Grace: g.grace})
+// hold forgets what has lapsed, and puts off what is due while its server is known to be
+// away: all would be told the same. mu is held.
+func (b *backlog) hold(now time.Duration) {
+	for b.queue.Len() > 0 {
+		d := b.queue[0]
+		switch {
+		case d.due > now:
+			return
+		case d.until <= now:
+			b.forget(d)
+		case !b.closing && b.guard.away(d.id):
+			d.due = now + backlogRetry
+			heap.Fix(&b.queue, 0)
+		default:
+			return
+		}
+	}
+}
+
+// work gives back what is due, one after the other, until nothing is.
+func (b *backlog) work() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case b.owed[d.slotID] != d: // taken meanwhile
-	case err != nil:
-		if d.due = g.now() + backlogRetry; !asked(err) {
-			d.lease = lease
+	for {
+		now := b.guard.now()
+		b.hold(now)
+		if b.queue.Len() == 0 || b.queue[0].due > now {
+			break
 		}
-	case d.doubtful && !freed:
-		d.doubtful = false
-		d.due = g.now() + backlogAgain
-	default:
-		delete(b.owed, d.slotID)
+		d := heap.Pop(&b.queue).(*debt)
+		lease := d.lease
+		d.lease = nil // the store may hear of the release from now on
+		ctx := b.ctx
+		b.mu.Unlock()
+		freed, err := b.settle(ctx, d)
+		b.mu.Lock()
+		b.settled(d, lease, freed, err)
+	}
+	if b.workers--; b.workers == backlogWorkers-1 || b.queue.Len() == 0 || b.queue[0].due < b.wakes {
+		b.wakes = 0 // it looks in a moment
+		b.wake()
 	}
 }
 
-// once gives d back after Close, or leaves it to lapse.
-func (b *backlog) once(d *debt) {
+func (b *backlog) settle(ctx context.Context, d *debt) (freed bool, err error) {
 	g := b.guard
-	ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
+	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
-	_, _ = g.release(ctx, &store.Release{ID: d.id, SlotID: d.slotID, Grace: g.grace})
+	return g.release(ctx, &store.Release{ID: d.id, SlotID: d.slotID, Grace: g.grace})
 }
 
-// close waits, for as long as ctx allows, until nothing is owed, and returns what
-// is. It then cuts off what is under way, and waits for its end as long as whole allows.
+// settled says when d is due again, or forgets it. mu is held.
+func (b *backlog) settled(d *debt, lease *Lease, freed bool, err error) {
+	now := b.guard.now()
+	switch {
+	case b.owed[d.slotID] != d: // there is another of that slot id
+		return
+	case err != nil && b.closed:
+		b.guard.stats.leftToLapse.Add(1)
+		b.forget(d)
+		return
+	case err != nil:
+		if d.due = now + backlogRetry; !asked(err) {
+			d.lease = lease
+		}
+		if b.closing && b.guard.away(d.id) {
+			return // it stays owed, for Close to tell
+		}
+	case d.doubtful && !freed && !b.closing:
+		d.doubtful = false
+		d.due = now + backlogAgain
+	default:
+		b.forget(d)
+		return
+	}
+	heap.Push(&b.queue, d)
+}
+
+// close gives back what is owed, for as long as ctx allows, and returns how much is
+// left. It then cuts off what is under way, and waits for its end as long as whole
+// allows. What is owed later, by calls that were under way, is tried once.
 func (b *backlog) close(ctx, whole context.Context) int {
 	b.mu.Lock()
-	select {
-	case <-b.closing:
-	default:
-		close(b.closing)
+	b.closing = true
+	for _, d := range b.queue {
+		d.due = 0 // now or never
+	}
+	now := b.guard.now()
+	if b.running {
+		b.look(now)
 	}
 	running, done := b.running, b.done
 	b.mu.Unlock()
@@ -202,14 +286,47 @@ func (b *backlog) close(ctx, whole context.Context) int {
 	}
 	b.mu.Lock()
 	left := len(b.owed)
+	b.guard.stats.leftToLapse.Add(uint64(left))
+	b.closed = true
 	clear(b.owed) // they lapse
-	b.cut()
+	b.queue = nil
+	stop := b.cancel
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	if b.running {
+		b.wake()
+	}
 	b.mu.Unlock()
-	if running && left > 0 {
+	stop()
+	if running && left > 0 { // the goroutine ends when what is under way does
 		select {
 		case <-done:
 		case <-whole.Done():
 		}
 	}
 	return left
+}
+
+// debtQueue is a heap: what is due first is at its head.
+type debtQueue []*debt
+
+func (q debtQueue) Len() int           { return len(q) }
+func (q debtQueue) Less(i, j int) bool { return q[i].due < q[j].due }
+func (q debtQueue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+
+func (q *debtQueue) Push(x any) {
+	d := x.(*debt)
+	d.index = len(*q)
+	*q = append(*q, d)
+}
+
+func (q *debtQueue) Pop() any {
+	old := *q
+	d := old[len(old)-1]
+	old[len(old)-1] = nil
+	*q = old[:len(old)-1]
+	d.index = -1
+	return d
 }

@@ -147,11 +147,23 @@ func (g *guard) call(ctx context.Context, id string, ask func(ctx context.Contex
 	return g.leave(ctx, id, ask(bounded))
 }
 
+// unsent is the error of a ctx that was over before the store was asked.
+type unsent struct {
+	id  string
+	err error
+}
+
+func (e *unsent) Error() string { return fmt.Sprintf("gotsem: %q: %v", e.id, e.err) }
+func (e *unsent) Unwrap() error { return e.err }
+
+// away reports whether the server of id is known to be away, and has it probed.
+func (g *guard) away(id string) bool { return g.enter(context.Background(), id) != nil }
+
 // enter says whether the store may be asked: not with a ctx that is over, and
 // not while it is known to be down.
 func (g *guard) enter(ctx context.Context, id string) error {
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("gotsem: %q: %w", id, err)
+		return &unsent{id, err}
 	}
 	if !g.open.Load() {
 		return nil

@@ -160,6 +160,7 @@ type Stats struct {
 	Recovering  uint64 // refused because the store was recovering
 	StoreErrors uint64 // calls to the store that failed
 	Outages     uint64 // times that the store was given up for a while
+	LeftToLapse uint64 // slots that could not be given back, and lapse within a TTL: too many were waiting for it, or Close did
 
 	Held    int           // leases held now
 	Waiting int           // waiters of this process now
@@ -169,7 +170,7 @@ type Stats struct {
 
 type stats struct {
 	granted, refused, knownFull, queued, gaveUp, released, lost, renewals, putBack,
-	failedOpen, local, unavailable, recovering, storeErrors, outages atomic.Uint64
+	failedOpen, local, unavailable, recovering, storeErrors, outages, leftToLapse atomic.Uint64
 	held, wait atomic.Int64
 }
 
@@ -184,6 +185,6 @@ func (s *Semaphore) Stats() Stats {
 		PutBack: c.putBack.Load(), FailedOpen: c.failedOpen.Load(), Local: c.local.Load(),
 		Unavailable: c.unavailable.Load(), Recovering: c.recovering.Load(), StoreErrors: c.storeErrors.Load(),
 		Outages: c.outages.Load(), Held: int(c.held.Load()), Waiting: s.line.len(), Waited: time.Duration(c.wait.Load()),
-		Down: s.guard.open.Load(),
+		LeftToLapse: c.leftToLapse.Load(), Down: s.guard.open.Load(),
 	}
 }

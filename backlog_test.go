@@ -1,0 +1,165 @@
+package gotsem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+// A debt that is due in a second does not hold up those that are due now.
+func TestWhoeverGivesUpIsGoneAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newShaky()
+		s := open(t, Options{Store: st, Limit: 1, Queue: 2000})
+		began := time.Now()
+		l := mustTry(t, s, "id")
+		s.guard.later.add("id", "nobody's", true) // nothing is found, so once more in a second
+		synctest.Wait()
+		gone := queue(s, "id")
+		behind := queue(s, "id")
+		gone.cancel()
+		gone.was(t, context.Canceled)
+		mustRelease(t, l)
+		mustRelease(t, behind.holds(t))
+		if d := time.Since(began); d != 0 {
+			t.Errorf("it took %v", d)
+		}
+		l = mustTry(t, s, "id")
+		var all []*queued
+		for range 1000 {
+			all = append(all, queue(s, "id"))
+		}
+		stands(t, s, "id", 1, 1000)
+		began = time.Now()
+		for _, w := range all {
+			w.cancel()
+		}
+		synctest.Wait()
+		stands(t, s, "id", 1, 0)
+		if d := time.Since(began); d != 0 {
+			t.Errorf("a thousand were gone after %v", d)
+		}
+		mustRelease(t, l)
+	})
+}
+
+// A thousand that gave up while others are being given back: workers share them.
+func TestGivingBackIsNotOneAfterTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newShaky()
+		st.hooked(func(verb, _ string) {
+			if verb == "release" {
+				time.Sleep(20 * time.Millisecond) // a slow store
+			}
+		})
+		s := open(t, Options{Store: st, Limit: 5000, Outage: Closed})
+		const n = 5000
+		for range n {
+			r := s.TryAcquire(context.Background(), "id")
+			s.guard.later.add("id", r.SlotID, false)
+		}
+		began := time.Now()
+		for st.held(t, "id") > 0 {
+			time.Sleep(time.Millisecond)
+		}
+		if d, most := time.Since(began), n/backlogWorkers*22*time.Millisecond; d > most {
+			t.Errorf("%d are given back after %v, want at most %v", n, d, most)
+		}
+	})
+}
+
+// Nothing is owed for a question that was never put.
+func TestACallThatNeverLeftOwesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newShaky()
+		s := open(t, Options{Store: st, Limit: 1, Outage: Closed, Queue: 5})
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		_, err := s.guard.acquire(over, &store.Request{ID: "id", SlotID: "s", Weight: 1, Limit: 1, TTL: time.Second})
+		if !errors.Is(err, context.Canceled) || asked(err) {
+			t.Errorf("%v", err)
+		}
+		down(t, s, st)
+		synctest.Wait()
+		before := owed(s)
+		for range 100 {
+			_, _ = s.Try(context.Background(), "id")
+			_, _ = s.Acquire(context.Background(), "id")
+			s.TryAcquire(context.Background(), "id")
+		}
+		if n := owed(s) - before; n != 0 {
+			t.Errorf("%d are owed for calls that the breaker answered", n)
+		}
+		st.is(well)
+	})
+}
+
+// What finds no room in the backlog is counted, and told.
+func TestWhatIsLeftToLapseIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newShaky()
+		var log logged
+		s := open(t, Options{Store: st, Limit: 1, TTL: time.Minute, Outage: Closed, Logger: log.logger()})
+		down(t, s, st)
+		synctest.Wait()
+		room := backlogMax - owed(s)
+		const more = 500
+		for i := range room + more {
+			s.Release(context.Background(), "id", fmt.Sprint("s", i))
+		}
+		if n := s.Stats().LeftToLapse; n != more {
+			t.Errorf("%d of %d are counted", n, more)
+		}
+		if lines := log.with("left to lapse"); len(lines) != 1 || !contains(lines[0], "waiting=10000") {
+			t.Errorf("%q", lines)
+		}
+		st.is(well)
+		time.Sleep(2 * time.Second)
+		if n := owed(s); n != 0 {
+			t.Errorf("%d are owed, 2 s after the store came back", n)
+		}
+	})
+}
+
+// A call that is under way at Close, and ends after it: what it may have taken is given
+// back once, and then nothing runs any more.
+func TestNothingRunsOnAfterClose(t *testing.T) {
+	for _, how := range []mood{hangs, forgetful} {
+		synctest.Test(t, func(t *testing.T) {
+			st := newShaky()
+			s := open(t, Options{Store: st, Limit: 1, TTL: time.Hour, Outage: Closed})
+			st.is(how, "acquire")
+			st.hooked(func(verb, _ string) {
+				if verb == "acquire" {
+					time.Sleep(DefaultStoreTimeout / 2)
+				}
+			})
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				_, _ = s.Try(context.Background(), "id")
+			}()
+			synctest.Wait()
+			began := time.Now()
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			<-ended
+			synctest.Wait()
+			b := &s.guard.later
+			b.mu.Lock()
+			if b.running || len(b.owed) != 0 {
+				t.Errorf("%v: %v after Close it runs: %v, and %d are owed", how, time.Since(began), b.running, len(b.owed))
+			}
+			b.mu.Unlock()
+			if n := st.held(t, "id"); n != 0 {
+				t.Errorf("%v: %d held", how, n)
+			}
+		})
+	}
+}
