@@ -18,13 +18,24 @@ func attributes(a *syscall.SysProcAttr) *syscall.SysProcAttr {
 	return a
 }
 
-// adopt makes this process the parent of what its descendants leave behind, so
-// that descendants finds that too.
-func (c *child) adopt() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
+// adopt makes this process the parent of what its descendants leave behind, from
+// before the command starts: a daemon that has left its group, and whose parent has
+// ended, is still found.
+func (c *child) adopt() {
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+	all := processes()
+	c.foreign = make(map[int]uint64)
+	for pid, p := range all { // of the shell that became this process
+		if p.parent == os.Getpid() {
+			c.foreign[pid] = p.began
+		}
+	}
+}
 
 // process is a line of the process table.
 type process struct {
 	parent, group int
+	began         uint64 // in ticks since the system's start: tells two with one pid apart
 	zombie        bool
 }
 
@@ -48,40 +59,53 @@ func processes() map[int]process {
 		}
 		// pid (name) state ppid pgrp …, and the name may hold anything.
 		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-		if len(fields) < 3 {
+		if len(fields) < 20 {
 			continue
 		}
 		parent, _ := strconv.Atoi(string(fields[1]))
 		group, _ := strconv.Atoi(string(fields[2]))
-		all[pid] = process{parent, group, fields[0][0] == 'Z' || fields[0][0] == 'X'}
+		began, _ := strconv.ParseUint(string(fields[19]), 10, 64)
+		all[pid] = process{parent, group, began, fields[0][0] == 'Z' || fields[0][0] == 'X'}
 	}
 	return all
 }
 
-// descendants returns the child, if it lives, and all that it started: children of
-// this process are the child and what was adopted.
-func descendants(int) (pids []int) {
+// left returns what lives of the command and of all that it started: who is in its
+// process group, and every descendant, in whatever group or session. What was
+// adopted and has ended is reaped.
+func (c *child) left() map[int]uint64 {
 	all := processes()
+	own, main := os.Getpid(), c.cmd.Process.Pid
+	left := make(map[int]uint64)
 	for pid, p := range all {
 		if p.zombie {
+			if p.parent == own && pid != main && !c.isForeign(pid, p) { // Wait waits for main
+				_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+			}
 			continue
 		}
-		for up, steps := p.parent, 0; up > 1 && steps < len(all); up, steps = all[up].parent, steps+1 {
-			if up == os.Getpid() {
-				pids = append(pids, pid)
+		if pid == own {
+			continue
+		}
+		if !c.tty && p.group == main {
+			left[pid] = p.began
+			continue
+		}
+		at, up := pid, p
+		for steps := 0; steps < len(all) && up.parent > 0; steps++ {
+			if up.parent == own {
+				if !c.isForeign(at, up) {
+					left[pid] = p.began
+				}
 				break
 			}
+			at, up = up.parent, all[up.parent]
 		}
 	}
-	return pids
+	return left
 }
 
-// groupLives reports whether a process group has a living member.
-func groupLives(group int) bool {
-	for _, p := range processes() {
-		if p.group == group && !p.zombie {
-			return true
-		}
-	}
-	return false
+func (c *child) isForeign(pid int, p process) bool {
+	began, ok := c.foreign[pid]
+	return ok && began == p.began
 }

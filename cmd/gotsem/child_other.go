@@ -10,14 +10,12 @@ func attributes(a *syscall.SysProcAttr) *syscall.SysProcAttr { return a }
 
 func (c *child) adopt() {}
 
-// descendants returns the child if it lives; what it started cannot be found
-// without a process table.
-func descendants(child int) []int {
-	if syscall.Kill(child, 0) != nil {
-		return nil
+// left returns the command, or its group's leader if the group has a member. What has
+// left the group cannot be found without a process table.
+func (c *child) left() map[int]uint64 {
+	main := c.cmd.Process.Pid
+	if c.tty && !c.over && syscall.Kill(main, 0) == nil || !c.tty && syscall.Kill(-main, 0) == nil {
+		return map[int]uint64{main: 0}
 	}
-	return []int{child}
+	return nil
 }
-
-// groupLives reports whether a process group has a member.
-func groupLives(group int) bool { return syscall.Kill(-group, 0) == nil }

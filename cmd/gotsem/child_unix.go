@@ -14,9 +14,11 @@ import (
 
 // child is the command that runs.
 type child struct {
-	cmd   *exec.Cmd
-	tty   bool     // in our process group, which a terminal may speak to
-	ended chan int // its exit code, once
+	cmd     *exec.Cmd
+	tty     bool           // in our process group, which a terminal may speak to
+	over    bool           // it was waited for: its pid may be another's
+	ended   chan int       // its exit code, once
+	foreign map[int]uint64 // children of ours that it did not start, and when each began
 }
 
 // controlled reports whether this process has a controlling terminal.
@@ -51,6 +53,7 @@ func start(path string, argv, env []string, tty bool) (*child, error) {
 		Path: path, Args: argv, Env: env, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		SysProcAttr: attributes(&syscall.SysProcAttr{Setpgid: !tty}),
 	}
+	c.adopt()
 	if err := c.cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -110,24 +113,29 @@ func (c *child) pass(s syscall.Signal) {
 	c.signal(s)
 }
 
-// signal sends a signal to the child and what it started.
-func (c *child) signal(s syscall.Signal) {
-	if !c.tty {
+// signal sends a signal to the command and all that it started, in whatever group or
+// session, and returns whom it told.
+func (c *child) signal(s syscall.Signal) map[int]uint64 {
+	left := c.left()
+	if !c.tty { // at once, whatever the group starts meanwhile
 		_ = syscall.Kill(-c.cmd.Process.Pid, s)
-		return
 	}
-	// The group is not ours alone: a pager or the calling script is in it.
-	for _, pid := range descendants(c.cmd.Process.Pid) {
-		_ = syscall.Kill(pid, s)
+	for pid := range left {
+		if group, err := syscall.Getpgid(pid); c.tty || err != nil || group != c.cmd.Process.Pid {
+			_ = syscall.Kill(pid, s)
+		}
 	}
+	return left
 }
 
-// left reports whether anything is left of what the child started.
-func (c *child) left() bool {
-	if !c.tty {
-		return groupLives(c.cmd.Process.Pid)
+// signalNew sends a signal to those that are not among told, and adds them to it.
+func (c *child) signalNew(s syscall.Signal, told map[int]uint64) {
+	for pid, began := range c.left() {
+		if was, ok := told[pid]; !ok || was != began {
+			_ = syscall.Kill(pid, s)
+			told[pid] = began
+		}
 	}
-	return len(descendants(c.cmd.Process.Pid)) > 0
 }
 
 // stopSelf stops this process until it is continued.

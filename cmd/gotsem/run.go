@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -24,22 +26,23 @@ import (
 
 type runCmd struct {
 	connection
-	ID        text          `arg:"" help:"What is limited: all who name the same id share its slots."`
-	Limit     int           `short:"n" default:"1" placeholder:"N" help:"How many slots the id has (default ${default}). One that was set with gotsem limit wins."`
-	Weight    int           `default:"1" placeholder:"N" help:"How many slots the command takes (default ${default})."`
-	Wait      time.Duration `default:"30s" help:"The most to wait in line for them, such as 90s or 2h; 0: not at all (default ${default})."`
-	Queue     int           `default:"1000" placeholder:"N" help:"How many may wait; one more is not admitted (default ${default})."`
-	TTL       time.Duration `name:"ttl" default:"30s" help:"How long the slots stay taken if gotsem is killed or Redis cannot be reached; until then they are renewed (default ${default})."`
-	KillAfter time.Duration `default:"10s" help:"When the lease is lost: how long the command has from TERM to KILL (default ${default})."`
-	Refused   int           `name:"refused-code" short:"E" default:"${refused}" placeholder:"CODE" help:"Exit code if the command was not admitted (default ${default})."`
-	Label     string        `help:"Shown by gotsem holders, beside host and pid."`
-	Command   []text        `arg:"" help:"The command and its arguments, after --."`
+	ID          text          `arg:"" help:"What is limited: all who name the same id share its slots."`
+	Limit       int           `short:"n" default:"1" placeholder:"N" help:"How many slots the id has (default ${default}). One that was set with gotsem limit wins."`
+	Weight      int           `default:"1" placeholder:"N" help:"How many slots the command takes (default ${default})."`
+	Wait        time.Duration `default:"30s" help:"The most to wait in line for them, such as 90s or 2h; 0: not at all (default ${default})."`
+	Queue       int           `default:"1000" placeholder:"N" help:"How many may wait; one more is not admitted (default ${default})."`
+	TTL         time.Duration `name:"ttl" default:"30s" help:"How long the slots stay taken if gotsem is killed or Redis cannot be reached; until then they are renewed (default ${default})."`
+	KillAfter   time.Duration `default:"10s" help:"When the lease is lost: how long the command has from TERM to KILL (default ${default})."`
+	Refused     int           `name:"refused-code" short:"E" default:"${refused}" placeholder:"CODE" help:"Exit code if the command was not admitted (default ${default})."`
+	CommandOnly bool          `help:"Give the slots back when the command itself has ended, whatever it has left running."`
+	Label       string        `help:"Shown by gotsem holders, beside host and pid."`
+	Command     []text        `arg:"" help:"The command and its arguments, after --."`
 }
 
 func (*runCmd) Help() string {
 	return `  gotsem run nightly -n 4 -- make report
 
-Waits in line for a slot, runs the command while holding it, and gives it back when the command has ended. At most N run at once, over all machines that share the Redis.
+Waits in line for a slot, runs the command while holding it, and gives it back when the command has ended, and all that it started and left running (on Linux whatever group or session that is in; --command-only does not wait for it). At most N run at once, over all machines that share the Redis.
 
 Exit codes: the command's own; 128+N if signal N ended it; 75 not admitted (-E changes it): full, the line is full, or waited too long; 124 ended by gotsem since the lease was lost; 125 gotsem itself failed, which includes a Redis that cannot be reached; 126 the command cannot be run; 127 there is no such command.
 
@@ -47,7 +50,7 @@ The lease is lost if it is revoked or cleared, or cannot be renewed for a whole 
 
 The command finds GOTSEM_ID, GOTSEM_SLOT, GOTSEM_FENCE (a number that rises with every lease of the id, for a resource that refuses lower ones) and GOTSEM_EXPIRES (until when the lease is good without the next renewal; RFC 3339) in its environment. Gotsem prints nothing of its own to stdout, and to stderr only what goes wrong; while it waits and stderr is a terminal, it shows the place in line and who holds the slots.
 
-Signals are passed on to the command and what it started. While gotsem waits, one that would have ended the command ends the waiting, with 128+N. Without a terminal the command has a process group of its own. With one it stays in gotsem's, so that Ctrl-C, Ctrl-Z, fg, bg and pagers work as they do without gotsem; then INT, QUIT and WINCH come from the terminal itself and are not passed on a second time.`
+Signals are passed on to the command and all that it started. While gotsem waits, one that would have ended the command ends the waiting, with 128+N. Without a terminal the command has a process group of its own. With one it stays in gotsem's, so that Ctrl-C, Ctrl-Z, fg, bg and pagers work as they do without gotsem; then INT, QUIT and WINCH come from the terminal itself and are not passed on a second time.`
 }
 
 func (c *runCmd) Validate() error {
@@ -280,48 +283,104 @@ func environment(id string, lease *gotsem.Lease) []string {
 	)
 }
 
-// supervise waits for the child, passes signals on, and ends it when the lease is
-// lost. It returns the exit code.
+// supervise waits until the command, and all that it started, has ended; it passes
+// signals on, and ends what is left when the lease is lost. It returns the exit code.
 func (c *runCmd) supervise(a *app, child *child, lease *gotsem.Lease, signals <-chan os.Signal) int {
 	lost := lease.Context().Done()
+	reap := make(chan os.Signal, 1)
+	signal.Notify(reap, syscall.SIGCHLD)
+	defer signal.Stop(reap)
+	var look <-chan time.Time // nil: there is nothing to look for
+	var code int
+	var since time.Time // when the command ended
+	said := false
 	for {
 		select {
-		case code := <-child.ended:
-			return code
+		case code = <-child.ended:
+			child.over, since = true, time.Now()
+			if c.CommandOnly || len(child.left()) == 0 {
+				return code
+			}
+			look = time.After(lookEvery)
 		case s := <-signals:
 			child.pass(s.(syscall.Signal))
 		case <-lost:
 			a.complain(fmt.Errorf("the lease of %s is lost, its slots may be another's: ending the command, TERM now, KILL in %v", printable(string(c.ID)), c.KillAfter))
-			c.end(child, signals)
+			c.end(a, child, signals)
 			return exitEnded
+		case <-reap: // ends of what was adopted come together: one look is enough for all
+			if look == nil {
+				look = time.After(lookEvery)
+			}
+		case <-look:
+			look = nil
+			left := child.left()
+			if !child.over {
+				continue
+			}
+			if len(left) == 0 {
+				return code
+			}
+			if !said && time.Since(since) > time.Second {
+				said = true
+				a.complain(fmt.Errorf("the command has ended (%d), and %s that it started: its slots of %s stay held until that has ended, too (--command-only does not wait for it)", code, goOn(left), printable(string(c.ID))))
+			}
+			look = time.After(lookEvery)
 		}
 	}
 }
 
-// end ends the child and all that it started: nothing of it may go on without the
+// lookEvery is how often the process table is looked through, where that is needed.
+const lookEvery = 50 * time.Millisecond
+
+// goOn names processes.
+func goOn(left map[int]uint64) string {
+	pids := slices.Sorted(maps.Keys(left))
+	if len(pids) == 1 {
+		return fmt.Sprintf("process %d goes on", pids[0])
+	}
+	return fmt.Sprintf("%d processes go on (%d among them)", len(pids), pids[0])
+}
+
+// end ends the command and all that it started: nothing of it may go on without the
 // slots.
-func (c *runCmd) end(child *child, signals <-chan os.Signal) {
-	child.adopt()
-	child.signal(syscall.SIGTERM)
+func (c *runCmd) end(a *app, child *child, signals <-chan os.Signal) {
+	told := child.signal(syscall.SIGTERM)
 	child.signal(syscall.SIGCONT) // what is stopped would not hear it
 	kill := time.NewTimer(c.KillAfter)
 	defer kill.Stop()
-	look := time.NewTicker(50 * time.Millisecond)
+	look := time.NewTicker(lookEvery)
 	defer look.Stop()
-	ended, killed := child.ended, false
+	var ended <-chan int
+	if !child.over {
+		ended = child.ended
+	}
+	var killed time.Time
 	for {
 		select {
 		case <-ended:
-			ended = nil
+			ended, child.over = nil, true
 		case s := <-signals:
 			child.pass(s.(syscall.Signal))
 		case <-kill.C:
-			child.signal(syscall.SIGKILL)
-			killed = true
+			killed = time.Now()
 		case <-look.C:
 		}
-		if ended == nil && (killed || !child.left()) {
+		if !killed.IsZero() { // whatever was started meanwhile too
+			child.signal(syscall.SIGKILL)
+		} else {
+			child.signalNew(syscall.SIGTERM, told)
+		}
+		left := child.left()
+		if ended == nil && len(left) == 0 {
+			return
+		}
+		if !killed.IsZero() && time.Since(killed) > unkillable {
+			a.complain(fmt.Errorf("%s although it was sent KILL %v ago (in the kernel, or another user's)", goOn(left), unkillable))
 			return
 		}
 	}
 }
+
+// unkillable is how long what was killed is waited for.
+const unkillable = 5 * time.Second
