@@ -97,13 +97,22 @@ func runMutants(args []string) error {
 
 func runAllMutants(only string, side int) error {
 	const module = "github.com/ashfaqjani916/gotsem"
-	var dirs [2]string
-	for i, m := range [...]string{module, module + "/verify"} {
-		out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", m).Output()
-		if err != nil {
-			return fmt.Errorf("where is %s? run this in the verify directory: %w", m, err)
-		}
-		dirs[i] = strings.TrimSpace(string(out))
+	root, err := moduleDir(module)
+	if err != nil {
+		return err
 	}
-	return mutants.Run(dirs[0], dirs[1], only, side, func(line string) { fmt.Println(line) })
+	verify, err := moduleDir(module + "/verify")
+	if err != nil {
+		return err
+	}
+	return mutants.Run(root, verify, only, side, func(line string) { fmt.Println(line) })
+}
+
+// moduleDir returns where a module of the build lies.
+func moduleDir(path string) (string, error) {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", path).Output()
+	if err != nil {
+		return "", fmt.Errorf("where is %s? run this in the verify directory: %w", path, err)
+	}
+	return strings.TrimSpace(string(out)), nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/ashfaqjani916/gotsem/verify/faults"
 	"github.com/ashfaqjani916/gotsem/verify/sim"
 	"github.com/ashfaqjani916/gotsem/verify/skew"
+	"github.com/ashfaqjani916/gotsem/verify/xsync"
 )
 
 func runSim(args []string) error {
@@ -254,4 +255,44 @@ func runAway(args []string) error {
 		return fmt.Errorf("%d of %d rounds broke a promise", bad, *rounds)
 	}
 	return nil
+}
+
+func runXSync(args []string) error {
+	f := flag.NewFlagSet("xsync", flag.ExitOnError)
+	runs := f.Int("runs", 1000, "how often the test about cancelling runs, on each store")
+	only := f.String("store", "", "memory or redis; empty: both")
+	_ = f.Parse(args)
+	root, err := moduleDir("github.com/ashfaqjani916/gotsem")
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "gotsem-xsync-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	suite, err := xsync.Build(dir, root)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, on := range []struct {
+		name string
+		run  func(redistest.TB) error
+	}{
+		{"memory", func(redistest.TB) error { return suite.Run("", *runs) }},
+		{"redis", func(tb redistest.TB) error { return suite.OnRedis(tb, *runs) }},
+	} {
+		if *only != "" && *only != on.name {
+			continue
+		}
+		began := time.Now()
+		said, err := faults.Within("xsync", on.run)
+		if err := errors.Join(err, said); err != nil {
+			failed = append(failed, fmt.Errorf("on %s: %w", on.name, err))
+			continue
+		}
+		fmt.Printf("ok   %s: semaphore's own tests, and %s %d times, on %s, %.1f s\n", xsync.Version, xsync.Cancel, *runs, on.name, time.Since(began).Seconds())
+	}
+	return errors.Join(failed...)
 }

@@ -36,6 +36,7 @@ var commands = map[string]struct {
 	"away":    {runAway, "a server that is killed, and comes back empty"},
 	"outage":  {runOutage, "what a call costs in each kind of outage, beside a plain client"},
 	"local":   {runLocal, "an outage under the policy Local, from three processes"},
+	"xsync":   {runXSync, "the tests of golang.org/x/sync/semaphore, on both stores"},
 	"mutants": {runMutants, "break the rules one by one, and see that a check notices"},
 }
 
@@ -58,7 +59,7 @@ func main() {
 		}
 	}
 	fmt.Fprintln(os.Stderr, "usage: go run . COMMAND [flags]")
-	for _, name := range []string{"check", "soak", "sim", "table", "split", "packets", "cost", "outage", "away", "local", "mutants"} {
+	for _, name := range []string{"check", "soak", "sim", "table", "split", "packets", "cost", "outage", "away", "local", "xsync", "mutants"} {
 		if c, ok := commands[name]; ok {
 			fmt.Fprintf(os.Stderr, "  %-8s %s\n", name, c.what)
 		}
