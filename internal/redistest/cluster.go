@@ -5,6 +5,7 @@ package redistest
 import (
 	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -126,6 +127,29 @@ func (c *Cluster) Addrs() []string { return c.nodes.addrs() }
 // Nodes returns all nodes: at the start, first the primaries in the order of their slots, then the replicas of the first of them, of
 // the second, and so on.
 func (c *Cluster) Nodes() []*Server { return slices.Clone(c.nodes) }
+
+// Relays starts a relay in front of each node, in the order of Nodes. To their clients the cluster lies at the relays: replies that
+// name a node name its relay. With an identity clients speak TLS.
+func (c *Cluster) Relays(identity *Identity) []*Relay {
+	c.tb.Helper()
+	relays := make([]*Relay, len(c.nodes))
+	addresses := make(map[string]string)
+	for i, node := range c.nodes {
+		relays[i] = NewTLSRelay(c.tb, node.Addr(), identity)
+		_, port, _ := net.SplitHostPort(relays[i].Addr())
+		from, to := ":"+strconv.Itoa(node.port), ":"+port
+		if len(from) != len(to) {
+			c.tb.Fatalf("redistest: a relay at port %s cannot stand for port %d: the numbers are not as long", port, node.port)
+		}
+		addresses[from] = to
+	}
+	for _, r := range relays {
+		r.mu.Lock()
+		r.addresses = addresses
+		r.mu.Unlock()
+	}
+	return relays
+}
 
 // Client returns a cluster client with go-redis's default options, as changed by opts. It is closed with the test.
 func (c *Cluster) Client(opts ...func(*redis.ClusterOptions)) *redis.ClusterClient {

@@ -1,5 +1,6 @@
 // Package redistest gives tests and benchmarks real Redis servers, alone, under Sentinel or in a Cluster, and the means to break
-// them: killed, stopped, restarted without their data, slots half moved, and a network in between that delays, freezes, loses and doubles.
+// them: killed, stopped, restarted without their data, slots half moved, and a network in between that delays, freezes, loses,
+// doubles, hangs at a chosen step and speaks TLS.
 //
 //	srv := redistest.Start(t)              // one server on a port of its own
 //	rdb := srv.Client()                    // closed with the test
@@ -24,5 +25,6 @@
 //
 // # Reading order
 //
-// server.go is one server, sentinel.go and cluster.go are several that know each other, relay.go is the network in between.
+// server.go is one server, sentinel.go and cluster.go are several that know each other, relay.go is the network in between, hang.go
+// where it can hang. directory.go and names.go stand in for sentinels and name servers that are asked and do nothing by themselves.
 package redistest

@@ -4,6 +4,7 @@ package redistest
 
 import (
 	"bytes"
+	"crypto/tls"
 	"net"
 	"sync"
 	"time"
@@ -20,7 +21,12 @@ type link struct {
 	relay      *Relay
 	generation int
 	client     net.Conn
-	loseReply  bool // guarded by relay.mu
+	secure     *tls.Conn // around client, if the relay speaks TLS
+	loseReply  bool      // guarded by relay.mu, as the next two
+	mute       bool      // nothing more is carried
+	asked      bool      // a request went through that is not to be answered
+
+	requests framer // of the way to the server
 
 	// Of the way to the client:
 	replies framer
@@ -47,6 +53,13 @@ func (l *link) run() {
 	if !l.pass() {
 		return
 	}
+	if l.relay.hangsAt(AtHandshake) {
+		<-l.over
+		return
+	}
+	if !l.shakeHands() {
+		return
+	}
 	server, err := net.DialTimeout("tcp", l.relay.upstream, dialWithin)
 	if err != nil || !l.meet(server) {
 		return
@@ -55,13 +68,31 @@ func (l *link) run() {
 	for _, way := range []struct {
 		from, to net.Conn
 		toServer bool
-	}{{l.client, server, true}, {server, l.client, false}} {
+	}{{l.far(), server, true}, {server, l.far(), false}} {
 		chunks := make(chan chunk, underWay)
 		ways.Go(func() { l.read(way.from, chunks) })
 		ways.Go(func() { l.write(way.to, chunks, way.toServer) })
 	}
 	ways.Wait()
 	<-l.over // a frozen link is still there when nobody is left to read from
+}
+
+// shakeHands begins TLS, if the relay speaks it.
+func (l *link) shakeHands() bool {
+	if l.relay.identity == nil {
+		return true
+	}
+	conn := tls.Server(l.client, l.relay.identity.server)
+	l.secure = conn
+	return conn.Handshake() == nil
+}
+
+// far is the client's end.
+func (l *link) far() net.Conn {
+	if l.secure != nil {
+		return l.secure
+	}
+	return l.client
 }
 
 // meet completes the link, unless it was cut while upstream was being dialled.
@@ -139,7 +170,7 @@ func (l *link) write(to net.Conn, chunks <-chan chunk, toServer bool) {
 		switch l.relay.judge(l, c, toServer) {
 		case deliver:
 			if !toServer {
-				whole := l.double(c.data)
+				whole := l.double(l.relay.readdress(c.data))
 				l.relay.delivered(len(whole) - len(c.data))
 				c.data = whole
 			}
@@ -147,12 +178,33 @@ func (l *link) write(to net.Conn, chunks <-chan chunk, toServer bool) {
 				l.cut()
 				return
 			}
+		case refuse:
+			if _, err := l.far().Write(l.refusals(c.data)); err != nil {
+				l.cut()
+				return
+			}
+		case halve:
+			to.Write(c.data[:len(c.data)/2])
 		case hangUp:
 			l.cut()
 			return
 		case forget:
 		}
 	}
+}
+
+// refusals answers every request that ends in data.
+func (l *link) refusals(data []byte) (out []byte) {
+	l.relay.mu.Lock()
+	text := l.relay.refusal
+	l.relay.mu.Unlock()
+	for len(data) > 0 {
+		n, whole := l.requests.next(data)
+		if data = data[n:]; whole {
+			out = append(out, "-"+text+"\r\n"...)
+		}
+	}
+	return out
 }
 
 // double returns a chunk for the client, with copies in it where the relay wants any.
@@ -199,4 +251,22 @@ func (l *link) until(then time.Time) bool {
 	case <-l.over:
 		return false
 	}
+}
+
+// readdress has a reply name the relays of a cluster where it names the servers behind them.
+func (r *Relay) readdress(reply []byte) []byte {
+	for port, relay := range r.addresses {
+		for at := 0; ; {
+			i := bytes.Index(reply[at:], []byte(port))
+			if i < 0 {
+				break
+			}
+			at += i + len(port)
+			if at < len(reply) && reply[at] >= '0' && reply[at] <= '9' {
+				continue // the beginning of a longer number
+			}
+			copy(reply[at-len(port):], relay) // as long: see Cluster.Relays
+		}
+	}
+	return reply
 }

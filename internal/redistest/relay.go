@@ -32,6 +32,12 @@ type Relay struct {
 	loseWhen   func(request []byte) bool // picks the request whose reply to lose
 	double     int                       // replies to double, whosesoever
 	doubleHow  Copy
+	hang       Step
+	hole       *hole                     // while it hangs at connecting
+	refusal    string                    // what is answered in the server's stead
+	refuses    func(request []byte) bool // to whom; nil: nobody
+	identity   *Identity                 // nil: no TLS
+	addresses  map[string]string         // ports that replies name, and what clients are told instead
 
 	accepted, lost     int
 	doubled            int
@@ -81,6 +87,26 @@ func Blackhole(tb TB) *Relay {
 	r := NewRelay(tb, "")
 	r.Blackhole(true)
 	return r
+}
+
+// NewTLSRelay starts a relay that clients speak TLS to. What is behind it speaks none: so every server, sentinel or cluster can be
+// had with TLS, whatever its program was built with, and every fault at every step.
+func NewTLSRelay(tb TB, upstream string, identity *Identity) *Relay {
+	tb.Helper()
+	r := NewRelay(tb, upstream)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.identity = identity
+	return r
+}
+
+// Answer makes the relay answer in the server's stead: to each request that match accepts it says -text, and the server does not
+// hear of it. Match is given chunks, and a whole pipeline is answered alike. It must be quick and must not use the relay; nil ends
+// it.
+func (r *Relay) Answer(text string, match func(request []byte) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refusal, r.refuses = text, match
 }
 
 // Addr returns the relay's host:port, for clients.
@@ -186,6 +212,7 @@ func (r *Relay) CutAll() {
 
 // end closes everything and waits for the relay's goroutines.
 func (r *Relay) end() {
+	r.HangAt(Nowhere)
 	r.Refuse(true)
 	r.CutAll()
 	r.busy.Wait()
@@ -238,6 +265,8 @@ const (
 	deliver fate = iota
 	forget       // as if it were still under way, for ever
 	hangUp       // close the connection instead
+	refuse       // answer it in the server's stead
+	halve        // deliver the first half, and then nothing more
 )
 
 // judge decides about a chunk, in one place, so that each fault hits as many chunks as it should.
@@ -247,15 +276,29 @@ func (r *Relay) judge(l *link, c chunk, toServer bool) fate {
 	switch {
 	case l.generation != r.generation:
 		return forget
+	case l.mute:
+		return forget
+	case r.hang != Nowhere && r.hang <= AtHello:
+		l.mute = true
+		return forget
 	case c.data == nil:
 		return hangUp
+	case toServer && r.refuses != nil && r.refuses(c.data):
+		return refuse
 	case toServer:
+		l.asked = l.asked || r.hang >= AtReply && !introduces(c.data)
 		// Before the request goes out, so that the reply cannot be quicker than the mark.
 		if r.loseWhen != nil && r.loseWhen(c.data) {
 			r.loseWhen, l.loseReply = nil, true
 		}
 		r.toServer += int64(len(c.data))
 		return deliver
+	case l.asked && r.hang >= AtReply:
+		l.mute = true
+		if r.hang == MidReply {
+			return halve
+		}
+		return forget
 	case l.loseReply:
 		r.lost++
 		return hangUp
