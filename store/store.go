@@ -39,7 +39,7 @@
 //
 // The package is experimental: the contract may still grow by optional
 // capabilities, which are found by type assertion ([Waker], [Lister],
-// [Limiter], [Counter]).
+// [Limiter], [Counter], [Partitioner], [Prober]).
 package store
 
 import (
@@ -388,6 +388,13 @@ type Partitioner interface {
 	// together, and what has another goes on. Empty: there is only one, or it is not
 	// known yet. The answer may change when an id moves. It must not block.
 	Partition(id string) string
+}
+
+// Prober is a Store that can be asked whether it serves acquires again.
+type Prober interface {
+	// Probe does what an acquire of id needs, a write that needs memory among it, on
+	// the server that keeps id, and leaves nothing. An error is that of an acquire.
+	Probe(ctx context.Context, id string) error
 }
 
 // ErrNotReplicated is what the error of an acquire is if the slot was granted, but the

@@ -12,6 +12,7 @@ import (
 //	gotsem:{T}:m  or  …:m:prefix+id   M: meta, a hash
 //	gotsem:{T}:q  or  …:q:prefix+id   Q: the line, a sorted set
 //	gotsem:{T}:l  or  …:l:prefix+id   L: a limit set by hand, a hash
+//	gotsem:{T}:t  or  …:t:prefix+id   what a probe tries, and removes
 //	gotsem:e:prefix               E: the marker; on a Cluster gotsem:{tag}:e:prefix, one per cluster slot
 //	gotsem:p:prefix               P: the processes that live, a sorted set
 //
@@ -57,6 +58,12 @@ func keysOf(prefix, id string) (k keys) {
 	n := len(base)
 	k.s, k.m, k.q, k.l = all[:n], all[n:n+one], all[n+one:n+2*one], all[n+2*one:]
 	return k
+}
+
+// probe is the key that a probe tries.
+func (k keys) probe() string {
+	at := strings.Index(k.m, "}:m") // T contains no "}"
+	return k.m[:at] + "}:t" + k.m[at+len("}:m"):]
 }
 
 // shardChannel is the shard channel on which waiters of an id are woken.

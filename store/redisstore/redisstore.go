@@ -63,6 +63,7 @@ var (
 	_ store.Limiter = (*Store)(nil)
 	_ store.Counter = (*Store)(nil)
 	_ store.Checker = (*Store)(nil)
+	_ store.Prober  = (*Store)(nil)
 )
 
 // Option changes what New makes.
@@ -355,6 +356,14 @@ func (s *Store) Peers(ctx context.Context, ttl time.Duration) (int, error) {
 	}
 	n, err := s.eval(ctx, peersScript, []string{peersKey(s.prefix)}, s.token, ttl.Milliseconds()).Int()
 	return n, classify(err)
+}
+
+// Probe implements store.Prober.
+func (s *Store) Probe(ctx context.Context, id string) error {
+	if err := s.check(ctx, id, "-"); err != nil {
+		return err
+	}
+	return classify(s.eval(ctx, probeScript, []string{keysOf(s.prefix, id).probe()}).Err())
 }
 
 // OnWake implements store.Waker. The subscription lives as long as somebody wants

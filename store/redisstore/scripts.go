@@ -41,6 +41,8 @@ var (
 	limitText string
 	//go:embed scripts/peers.lua
 	peersText string
+	//go:embed scripts/probe.lua
+	probeText string
 
 	acquireScript = newScript("acquire", acquireText)
 	bareScript    = newScript("bare", bareText)
@@ -50,4 +52,5 @@ var (
 	clearScript   = newScript("clear", clearText)
 	limitScript   = newScript("limit", limitText)
 	peersScript   = newScript("peers", peersText)
+	probeScript   = newScript("probe", probeText)
 )

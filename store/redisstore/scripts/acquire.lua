@@ -132,12 +132,12 @@ end
 
 -- claim answers a slot that is held or was granted to a waiter.
 local function claim(slot, r, ttl)
+	touch(S, ttl)
 	write()
-	call('ZADD', S, 'GT', now + ttl, slot)
+	call('ZADD', S, 'GT', string.format('%.0f', now + ttl), slot)
 	if r and string.byte(r) == 103 then
 		call('HSET', M, slot, 'h' .. string.sub(r, 2))
 	end
-	keep(S, ttl)
 	if r then keepM(ttl) end
 end
 
@@ -202,13 +202,18 @@ for l = 1, #later, 3 do
 	open(k)
 	survey()
 	local lineKept = false -- Q lives for another LIFE
-	local slots, sure = {}, true
+	local slots, sure, stood = {}, true, false
 	for j = 1, n do
 		local a = base + step * j
 		slots[j] = A[a]
 		a = same or a
 		sure = sure and A[a + 6] > '1'
+		stood = stood or A[a + 5] ~= '0'
 		present[slots[j]] = A[a + 3] + 0
+	end
+	if stood and waiting > 0 then
+		touch(Q, LIFE)
+		lineKept = true
 	end
 	advance()
 	if #fields > 1 then flush() end

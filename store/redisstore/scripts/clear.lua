@@ -12,6 +12,7 @@
 
 GRACE = A[2] + 0
 local only, ttl = A[3], A[4] + 0
+call('ZREM', K[1], '') -- see touch
 open(1)
 survey()
 local taken = 0

@@ -195,6 +195,14 @@ local function keep(key, ms)
 	if call('PEXPIRETIME', key) < now + ms then extend(key, ms) end
 end
 
+-- touch is keep, and a write in any case. A server that is full refuses the first write of a
+-- script if it may need memory, as ZADD and HSET may; after one that needs none it takes
+-- them. So what keeps and what gives back begins with such a one.
+local function touch(key, ms)
+	local ends = call('PEXPIRETIME', key)
+	if ends < now + ms then extend(key, ms) else call('PEXPIREAT', key, string.format('%.0f', ends), 'GT') end
+end
+
 local function keepM(ms)
 	dirty = true
 	if ms > mKeep then mKeep = ms end

@@ -117,8 +117,8 @@ do
 				fence = fence + 1
 				local micros = time[1] * 1000000 + time[2]
 				if micros > fence then fence = micros end
+				call('ZREM', S, slot) -- first: a full server takes no ZADD before it
 				call('ZADD', S, string.format('%.0f', now + claim), head)
-				call('ZREM', S, slot)
 				-- M lives as long as what was held; of S's end others may have thought differently.
 				if call('PEXPIRETIME', S) < now + claim then call('PEXPIREAT', S, long) end
 				call('ZREM', Q, head)
@@ -189,7 +189,7 @@ for l = 1, #later, 3 do
 			out[o + j] = 0
 		end
 	end
-	if #held > 0 then call('ZREM', S, unpack(held)) end
+	if #held > 0 then call('ZREM', S, unpack(held)) else call('ZREM', S, '') end -- see touch
 	if #known > 0 then call('HDEL', M, unpack(known)) end
 	if #dead > 0 and (freed or SWEEP == '1') then write() end
 	advance()

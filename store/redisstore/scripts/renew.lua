@@ -37,6 +37,7 @@ while A[i] do
 			out[o + j] = 1
 		else
 			if not opened then
+				call('ZREM', S, '') -- see touch
 				open(k)
 				survey()
 				opened = true
@@ -77,8 +78,8 @@ while A[i] do
 		end
 	end
 	if h > 0 then
+		touch(S, most)
 		call('ZADD', S, 'XX', 'GT', unpack(held))
-		keep(S, most)
 		if call('PEXPIRETIME', M) >= 0 then keep(M, most) end
 	end
 	if opened then shut() end
