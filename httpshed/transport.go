@@ -155,7 +155,8 @@ func (t *Transport) once(r *http.Request, id string) (_ *http.Response, err erro
 	}
 	answered = true
 	switch body := resp.Body.(type) {
-	case nil:
+	case nil: // no RoundTripper should, some do
+		resp.Body = http.NoBody
 		end()
 	case io.ReadWriteCloser: // 101 Switching Protocols
 		resp.Body = &slotConn{slotBody{body, end}, body}
@@ -205,7 +206,7 @@ func (t *Transport) again(r *http.Request, resp *http.Response, attempt int) (ti
 	if attempt >= cmp.Or(t.Attempts, DefaultAttempts) || r.Body != nil && r.Body != http.NoBody && r.GetBody == nil {
 		return 0, false
 	}
-	wait, ok := parseRetryAfter(resp.Header.Get("Retry-After"))
+	wait, ok := parseRetryAfter(resp.Header)
 	if !ok || wait > cmp.Or(t.MaxRetryAfter, DefaultMaxRetryAfter) {
 		return 0, false
 	}
@@ -216,9 +217,11 @@ func (t *Transport) again(r *http.Request, resp *http.Response, attempt int) (ti
 	return wait, true
 }
 
-// parseRetryAfter reads seconds or an HTTP-date. RFC 9110 §10.2.3.
-func parseRetryAfter(v string) (time.Duration, bool) {
-	v = strings.TrimSpace(v)
+// parseRetryAfter reads seconds or an HTTP-date. RFC 9110 §10.2.3. A date is the
+// upstream's: it counts from the answer's own Date, since the clocks of two machines
+// differ by more than what is waited here. Without a Date it goes by this one's.
+func parseRetryAfter(h http.Header) (time.Duration, bool) {
+	v := strings.TrimSpace(h.Get("Retry-After"))
 	if n, err := strconv.ParseUint(v, 10, 31); err == nil {
 		return time.Duration(n) * time.Second, true
 	}
@@ -226,7 +229,11 @@ func parseRetryAfter(v string) (time.Duration, bool) {
 	if err != nil {
 		return 0, false
 	}
-	return max(0, time.Until(at)), true
+	now, err := http.ParseTime(h.Get("Date"))
+	if err != nil {
+		now = time.Now()
+	}
+	return max(0, at.Sub(now)), true
 }
 
 // resend makes the request to send once more.

@@ -220,6 +220,63 @@ func TestTransportRetries(t *testing.T) {
 	}
 }
 
+// A Retry-After that is a date counts from the answer's own Date: an upstream whose
+// clock is off says the same as one whose is not.
+func TestTransportDateIsTheUpstreams(t *testing.T) {
+	for name, skew := range map[string]time.Duration{"same": 0, "ahead": time.Hour, "behind": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				sem := semaphore(t, gotsem.Options{Limit: 1})
+				defer sem.Close()
+				up := &upstream{answer: func(int, *http.Request) *http.Response {
+					theirs := time.Now().Add(skew).UTC()
+					resp := status(503, theirs.Add(5*time.Second).Format(http.TimeFormat))
+					resp.Header.Set("Date", theirs.Format(http.TimeFormat))
+					return resp
+				}}
+				r, _ := http.NewRequest(http.MethodGet, "http://up/", nil)
+				resp, err := (&httpshed.Transport{Semaphore: sem, Base: up, Attempts: 2}).RoundTrip(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = resp.Body.Close()
+				if len(up.asked) != 2 {
+					t.Fatalf("sent %d times", len(up.asked))
+				}
+				if gap := up.asked[1].Sub(up.asked[0]); gap < 5*time.Second || gap > 6*time.Second {
+					t.Errorf("waited %v, told 5 s", gap)
+				}
+			})
+		})
+	}
+}
+
+// An answer without any Body, which a Base of somebody's own may give, is tried again
+// like another, and is handed on with an empty one.
+func TestTransportAnswerWithoutBody(t *testing.T) {
+	t.Parallel()
+	sem := semaphore(t, gotsem.Options{Limit: 1})
+	asked := 0
+	tr := &httpshed.Transport{Semaphore: sem, Base: roundTripper(func(*http.Request) (*http.Response, error) {
+		asked++
+		return status(429, "0"), nil
+	})}
+	r, _ := http.NewRequest(http.MethodGet, "http://up/", nil)
+	resp, err := tr.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if data, err := io.ReadAll(resp.Body); len(data) != 0 || err != nil || resp.Body.Close() != nil {
+		t.Errorf("%q, %v", data, err)
+	}
+	if asked != httpshed.DefaultAttempts {
+		t.Errorf("sent %d times", asked)
+	}
+	if n := usage(t, sem, "up").Active; n != 0 {
+		t.Errorf("%d slots are held", n)
+	}
+}
+
 // It is served when the upstream has room again, and holds no slot while it waits.
 func TestTransportRetrySucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
