@@ -29,7 +29,7 @@ import (
 )
 
 // However a handler ends, its slot ends with it, once.
-func TestCase9PanicAndGoexit(t *testing.T) {
+func TestSlotEndsWithItsHandler(t *testing.T) {
 	t.Parallel()
 	for _, wait := range []time.Duration{0, time.Minute} {
 		sem := semaphore(t, gotsem.Options{Limit: 2})
@@ -118,7 +118,7 @@ func balancer(t *testing.T, servers ...*httptest.Server) (url string) {
 
 // A keep-alive client that was refused by the full one of three servers reaches
 // another, because the refusal closed its connection; without that it never does.
-func TestCase20StickyRefusal(t *testing.T) {
+func TestRefusalLeadsTheRetryElsewhere(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
@@ -169,7 +169,7 @@ func TestCase20StickyRefusal(t *testing.T) {
 
 // The refusal does not wait for a body that trickles in, whether it closes the
 // connection or not, and the connection does not outlive Linger by much.
-func TestCase21SlowBody(t *testing.T) {
+func TestRefusalDoesNotAwaitTheBody(t *testing.T) {
 	t.Parallel()
 	for name, policy := range map[string]httpshed.ClosePolicy{"closed": httpshed.CloseRefused, "kept": httpshed.CloseNever} {
 		for _, length := range []int{200 << 10, 5 << 20} {
@@ -228,9 +228,9 @@ func TestCase21SlowBody(t *testing.T) {
 }
 
 // A client that sends 5 MB and reads only then finds its 429, not a reset.
-func TestCase22BigBody(t *testing.T) {
+func TestRefusedSenderFindsItsAnswer(t *testing.T) {
 	t.Parallel()
-	tries := 50 // the case's 1,000 with GOTSEM_LONG
+	tries := 50 // 1,000 with GOTSEM_LONG
 	if long() {
 		tries = 1000
 	}
@@ -273,7 +273,7 @@ func TestCase22BigBody(t *testing.T) {
 }
 
 // With Expect: 100-continue no byte of the body is asked for.
-func TestCase22ExpectContinue(t *testing.T) {
+func TestRefusedBodyIsNotAskedFor(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []httpshed.ClosePolicy{httpshed.CloseRefused, httpshed.CloseNever} {
 		shed := shedder(t, httpshed.Options{Semaphore: full(t, gotsem.Options{}), Close: policy})
@@ -316,7 +316,7 @@ func (c counted) Read(p []byte) (int, error) {
 
 // Places in line end with their clients, also those of POSTs whose bodies the
 // handler has not read.
-func TestCase23Ghosts(t *testing.T) {
+func TestPlaceEndsWithItsClient(t *testing.T) {
 	t.Parallel()
 	const length = "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"a\": [1,2]}"
 	const chunks = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nc\r\n{\"a\": [1,2]}\r\n0\r\n\r\n"
@@ -369,7 +369,7 @@ func TestCase23Ghosts(t *testing.T) {
 }
 
 // The same on HTTP/2, where nothing has to be read.
-func TestCase23GhostsH2(t *testing.T) {
+func TestPlaceEndsWithItsClientH2(t *testing.T) {
 	t.Parallel()
 	sem := full(t, gotsem.Options{Queue: 3})
 	shed := shedder(t, httpshed.Options{Semaphore: sem, Wait: time.Minute})
@@ -443,7 +443,7 @@ func slots(d time.Duration) http.Handler {
 }
 
 // A burst is absorbed, an overload is shed: 6 slots of 1 s, a line of 6, 1.5 s.
-func TestCase24Burst(t *testing.T) {
+func TestShortLineAbsorbsBurst(t *testing.T) {
 	t.Parallel()
 	fresh := func(t *testing.T) (*httptest.Server, *httpshed.Shedder) {
 		shed := shedder(t, httpshed.Options{Semaphore: semaphore(t, gotsem.Options{Limit: 6, Queue: 6}), Wait: 1500 * time.Millisecond})
@@ -478,7 +478,7 @@ func TestCase24Burst(t *testing.T) {
 }
 
 // The same at 10 a second for 60 s, in virtual time.
-func TestCase24Overload(t *testing.T) {
+func TestOverloadIsShed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sem := semaphore(t, gotsem.Options{Limit: 6, Queue: 6})
 		defer sem.Close()
@@ -538,7 +538,7 @@ func TestCase24Overload(t *testing.T) {
 // A deep line serves those who have left, or are about to; a short one does not: 6
 // slots of 1 s, 12 arrivals a second for 60 s, clients that give up after 5 s and
 // come again, three times. In virtual time.
-func TestCase25DeepLine(t *testing.T) {
+func TestShortLineServesThoseWhoWait(t *testing.T) {
 	type result struct {
 		good, wasted float64
 		recovery     time.Duration // until somebody new comes who will be served
@@ -609,7 +609,7 @@ func TestCase25DeepLine(t *testing.T) {
 
 // The slot stays taken until the work ends, not the request: with the limit in time
 // around the Shedder, or with Keep.
-func TestCase26WorkOutlivesRequest(t *testing.T) {
+func TestSlotOutlivesItsRequest(t *testing.T) {
 	t.Parallel()
 	work := make(chan struct{})
 	blocked := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-work })
@@ -677,7 +677,7 @@ func crowd(seconds []int) int {
 }
 
 // Retry-After comes from how fast slots came free, and spreads those who obey it.
-func TestCase27RetryAfter(t *testing.T) {
+func TestRetryAfterSpreads(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		limit       int
@@ -738,7 +738,7 @@ func TestCase27RetryAfter(t *testing.T) {
 
 // It follows the drain: those who obey find a slot about as often as slots come
 // free, and a server that slowed down is noticed before its next request ends.
-func TestCase27FollowsTheDrain(t *testing.T) {
+func TestRetryAfterFollowsTheDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sem := semaphore(t, gotsem.Options{Limit: 6})
 		defer sem.Close()
@@ -780,7 +780,7 @@ func TestCase27FollowsTheDrain(t *testing.T) {
 }
 
 // 0 is said only where another server has room now, and where the retry goes there.
-func TestCase27ZeroMeansElsewhere(t *testing.T) {
+func TestRetryAfterZeroMeansElsewhere(t *testing.T) {
 	t.Parallel()
 	type want struct {
 		reason httpshed.Reason
@@ -912,7 +912,7 @@ func (s *goneStore) Usage(ctx context.Context, id string, limit int) (store.Usag
 }
 
 // A probe is let through under full load, and with the store gone.
-func TestCase28Probes(t *testing.T) {
+func TestProbesAreLetThrough(t *testing.T) {
 	t.Parallel()
 	st := &goneStore{Store: memstore.New()}
 	sem := semaphore(t, gotsem.Options{Store: st, Limit: 1, Queue: 1, Outage: gotsem.Closed})
