@@ -10,6 +10,7 @@ import (
 	"hash/maphash"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -20,15 +21,24 @@ func Fixed(id string) func(*http.Request) (string, error) {
 }
 
 // ByPathValue limits by a wildcard of the route, such as {project}. The Shedder has
-// to stand behind the ServeMux that sets it, around the route's handler. A request
-// without it is answered 400.
+// to stand behind the router that sets it (http.ServeMux, or one that calls
+// Request.SetPathValue, such as chi), around the route's handler. Where it does not,
+// the answer is 500, and the log says so. A request of a route that has the wildcard,
+// and leaves it empty, is answered 400.
 func ByPathValue(name string) func(*http.Request) (string, error) {
-	missing := &StatusError{Status: http.StatusBadRequest, Text: fmt.Sprintf("The path has no %s.", name)}
+	empty := &StatusError{Status: http.StatusBadRequest, Text: fmt.Sprintf("The path has no %s.", name)}
+	unset := fmt.Errorf("httpshed: ByPathValue(%q): no router before the Shedder has set this path value: "+
+		"put shed.Handler around the handler of a route with {%s}, not around or before the router, "+
+		"and with routers that set no path values (gin, echo) take the value from their own context: %w",
+		name, name, &StatusError{Status: http.StatusInternalServerError, Text: "This server is set up wrongly: its log says how."})
 	return func(r *http.Request) (string, error) {
-		if v := r.PathValue(name); v != "" {
-			return v, nil
+		switch {
+		case r.PathValue(name) != "":
+			return r.PathValue(name), nil
+		case strings.Contains(r.Pattern, "{"+name+"}"), strings.Contains(r.Pattern, "{"+name+"...}"), strings.Contains(r.Pattern, "{"+name+":"):
+			return "", empty
 		}
-		return "", missing
+		return "", unset
 	}
 }
 

@@ -21,6 +21,7 @@ func TestKeys(t *testing.T) {
 	r.Header.Add("X-Two", "b")
 	r.Header.Set("X-Empty", "")
 	r.SetPathValue("project", "p")
+	r.Pattern = "/p/{project}/{other...}"
 	for _, c := range []struct {
 		name string
 		key  func(*http.Request) (string, error)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -15,6 +16,7 @@ const (
 	DefaultStatus          = http.StatusTooManyRequests
 	DefaultClosesPerSecond = 100
 	DefaultLinger          = time.Second
+	DefaultLingerBytes     = 64 << 20
 	DefaultMaxLingering    = 256
 	DefaultQueueBody       = 64 << 10
 )
@@ -32,7 +34,8 @@ const (
 
 	// CloseNever keeps it: for a server behind a balancer of requests (an L7
 	// proxy or a mesh), or one that is alone. There closing gains nothing, and
-	// costs a handshake.
+	// costs a handshake. Bodies that may have to be cut are the exception: see
+	// LingerBytes.
 	CloseNever
 )
 
@@ -88,18 +91,27 @@ type Options struct {
 	// Close says whether refusals close HTTP/1.x connections.
 	Close ClosePolicy
 
-	// ClosesPerSecond bounds how many connections refusals close per second, and
-	// so how many handshakes they cost. Above it, connections are kept.
-	// 0: 100. Negative: no bound.
+	// ClosesPerSecond bounds how many connections refusals close in any second, and
+	// so how many handshakes they cost. Above it, connections are kept, but for
+	// those that LingerBytes speaks of. 0: 100. Negative: no bound.
 	ClosesPerSecond int
 
-	// Linger is how long the rest of a refused request's body may take to arrive
-	// after the refusal was sent, before its connection is cut; HTTP/1.x only. A
-	// client that sends first and reads then gets to read. 0: 1 s.
+	// Linger is how long the rest of a refused request's body may keep the server
+	// waiting after the refusal was sent: 64 KiB have to arrive in each Linger, and
+	// all of it within 30. It is read and thrown away, so that a client or a proxy
+	// that sends first and reads then gets to read. On HTTP/2 it is 16 KiB in each
+	// quarter of Linger: there the answer's end is sent after it. 0: 1 s.
 	Linger time.Duration
 
-	// MaxLingering bounds how many connections linger at once. Above it they are
-	// cut at once. 0: 256. Negative: none lingers.
+	// LingerBytes is how much of that is read, in bytes. A refusal of more, or of a
+	// body of unknown length (chunked), announces on HTTP/1.x that the connection is
+	// closed, whatever Close says, since it may have to be cut. 0: 64 MiB.
+	// Negative: nothing is read.
+	LingerBytes int64
+
+	// MaxLingering bounds how many refused requests linger at once. Above it their
+	// connections are closed in net/http's way: announced, and cut half a second
+	// later. 0: 256. Negative: none lingers.
 	MaxLingering int
 
 	// RateLimit, if not empty, is the name of the policy in RateLimit-Policy and
@@ -120,6 +132,10 @@ type Options struct {
 	// called on the request's goroutine, and must not block.
 	OnRefuse func(r *http.Request, no Refusal)
 
+	// Logger is told of what is wrong with this server: Key or Weight answered 5xx.
+	// Nil: slog.Default().
+	Logger *slog.Logger
+
 	// Shadow refuses nobody: who would have been is counted, told to OnRefuse, and
 	// let through without a slot. Nobody waits.
 	Shadow bool
@@ -131,6 +147,7 @@ func (o Options) withDefaults() Options {
 	o.LocalStatus = cmp.Or(o.LocalStatus, o.Status)
 	o.ClosesPerSecond = cmp.Or(o.ClosesPerSecond, DefaultClosesPerSecond)
 	o.Linger = cmp.Or(o.Linger, DefaultLinger)
+	o.LingerBytes = max(0, cmp.Or(o.LingerBytes, DefaultLingerBytes))
 	o.MaxLingering = max(0, cmp.Or(o.MaxLingering, DefaultMaxLingering))
 	o.QueueBody = max(0, cmp.Or(o.QueueBody, DefaultQueueBody))
 	return o

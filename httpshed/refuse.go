@@ -5,9 +5,11 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"os"
 	"strconv"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/ashfaqjani916/gotsem"
@@ -16,8 +18,8 @@ import (
 // Reason is why a request was refused.
 type Reason uint8
 
-// The reasons. After TooHeavy and BadRequest only another request helps, after the
-// others time does.
+// The reasons. After TooHeavy and BadRequest only another request helps, after
+// ServerFault nothing that a client does, after the others time.
 const (
 	Full          Reason = iota // every slot of the id is taken
 	LineFull                    // and so is every place in line
@@ -27,6 +29,7 @@ const (
 	BadRequest                  // Key or Weight did not accept it
 	Unavailable                 // the store could not be asked, and the outage policy does not admit
 	Recovering                  // the store lost its memory and makes no grants for now
+	ServerFault                 // Key or Weight answered 5xx: the fault is this server's, and logged
 	reasons
 )
 
@@ -49,6 +52,8 @@ func (r Reason) String() string {
 		return "unavailable"
 	case Recovering:
 		return "recovering"
+	case ServerFault:
+		return "server fault"
 	}
 	return "Reason(" + strconv.Itoa(int(r)) + ")"
 }
@@ -64,7 +69,9 @@ type Refusal struct {
 }
 
 // StatusError is an error of Key or Weight that chooses its answer: 401 for a
-// missing key, 404 for an unknown project. Text is shown to the client.
+// missing key, 404 for an unknown project. Text is shown to the client. 5xx says that
+// the fault is this server's: it counts as ServerFault, and the error is logged, at
+// most once a minute.
 type StatusError struct {
 	Status int // 4xx or 5xx; another is answered as 400
 	Text   string
@@ -141,6 +148,9 @@ func answersOf(o Options) (as [reasons]answer) {
 		case BadRequest:
 			p.Title = "The request does not say whom it is for."
 			p.Status, p.Type = http.StatusBadRequest, ""
+		case ServerFault:
+			p.Title = "This server cannot tell whom the request is for."
+			p.Status, p.Type = http.StatusInternalServerError, ""
 		case Unavailable:
 			p.Title = "Whether there is room cannot be found out at the moment. Retry-After says when to try again."
 			p.Status, p.Type = http.StatusServiceUnavailable, typeCapacity
@@ -171,7 +181,7 @@ func (p problem) answer(o Options) answer {
 
 // answerTo returns the answer to v.
 func (s *Shedder) answerTo(v *verdict) *answer {
-	if v.reason == BadRequest {
+	if v.reason == BadRequest || v.reason == ServerFault {
 		return s.answerToBad(v.err)
 	}
 	return &s.answers[v.reason]
@@ -195,15 +205,9 @@ func (s *Shedder) refuse(w http.ResponseWriter, r *http.Request, v *verdict) {
 	a := s.answerTo(v)
 	now := s.now()
 	no := Refusal{Reason: v.reason, Status: a.status, Close: s.closesFor(r, v, now), Err: v.err}
-	open := unread(r)
-	var rc *http.ResponseController
-	if open {
-		rc = http.NewResponseController(w)
-		// net/http would read the body first, before a word of the answer. Only a
-		// connection that is closed, or one in full duplex, is answered at once.
-		if !no.Close && rc.EnableFullDuplex() != nil {
-			no.Close = true
-		}
+	rest := s.restOf(w, r, &no)
+	if rest != nil && rest.reads {
+		defer s.lingering.Add(-1)
 	}
 	no.RetryAfter = s.retryAfter(v, no.Close, now)
 	s.stats.refused[no.Reason].Add(1)
@@ -236,8 +240,8 @@ func (s *Shedder) refuse(w http.ResponseWriter, r *http.Request, v *verdict) {
 	}
 	w.WriteHeader(no.Status)
 	_, _ = w.Write(a.body)
-	if open {
-		s.linger(rc, r, no.Close)
+	if rest != nil {
+		s.linger(rest, no.Close)
 	}
 }
 
@@ -298,53 +302,155 @@ func (s *Shedder) retryAfter(v *verdict, closes bool, now time.Duration) int {
 		if errors.As(v.err, &e) {
 			return seconds(min(e.RetryAfter, maxRetryAfter) + rand.N(minSpread))
 		}
-	case TooHeavy, BadRequest:
+	case TooHeavy, BadRequest, ServerFault:
 		return -1
 	}
 	return 1 + rand.IntN(3) // a store that is back is noticed within a second
 }
 
-// lingerBytes is how much of a refused body is read, after the answer, to spare its
-// sender a reset. RFC 9112 §9.6.
-const lingerBytes = 8 << 20
+// What is read of a refused request's body after its answer, to spare the sender a
+// reset (RFC 9112 §9.6), beside Options.Linger and Options.LingerBytes.
+const (
+	lingerPace  = 64 << 10               // bytes that have to arrive in each Linger, or it is over
+	lingerSpans = 30                     // Lingers that all of it may take
+	h2Share     = 4                      // on HTTP/2: a quarter of lingerPace in each quarter of Linger
+	hangUp      = 500 * time.Millisecond // between half-closing and closing, as in net/http
+)
+
+// rest is what of a refused request's body is not read yet.
+type rest struct {
+	rc     *http.ResponseController
+	body   io.Reader
+	proto  int   // the major version
+	length int64 // -1: unknown
+	reads  bool  // it is read after the answer: there is a place, and a deadline
+}
+
+// restOf returns what is left to arrive of the request's body, nil if nothing is. It
+// announces in no that the connection is closed where it cannot promise to read all
+// of it: a client that keeps a connection, and finds it cut, takes that for a fault.
+func (s *Shedder) restOf(w http.ResponseWriter, r *http.Request, no *Refusal) *rest {
+	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+		return nil
+	}
+	re := &rest{rc: http.NewResponseController(w), body: r.Body, proto: r.ProtoMajor, length: r.ContentLength}
+	re.reads = re.rc.SetReadDeadline(time.Now().Add(s.opt.Linger)) == nil
+	if re.reads && s.lingering.Add(1) > int64(s.opt.MaxLingering) {
+		s.lingering.Add(-1)
+		re.reads = false
+		s.stats.cut.Add(1)
+	}
+	if r.ProtoMajor != 1 || no.Close {
+		return re
+	}
+	// net/http would read the body first, before a word of the answer. Only a
+	// connection that is closed, or one in full duplex, is answered at once.
+	no.Close = !re.reads || re.length < 0 || re.length > s.opt.LingerBytes ||
+		len(r.Header["Expect"]) > 0 || re.rc.EnableFullDuplex() != nil
+	return re
+}
 
 // linger has the answer sent, and then reads what of the request's body is still
-// under way: a client that sends all of it before it reads would otherwise meet a
-// reset, which can destroy the answer. What takes too long, is too much, or comes
-// while too many linger is cut off.
-func (s *Shedder) linger(rc *http.ResponseController, r *http.Request, closes bool) {
-	bounded := rc.SetReadDeadline(time.Now().Add(s.opt.Linger)) == nil
-	if err := rc.Flush(); errors.Is(err, http.ErrNotSupported) {
-		return // something around us keeps the answer back: it closes with it, and net/http does what it does
-	} else if err == nil && bounded && s.lingers(r.Body) {
-		return // the connection is in order, whether it is kept or closed
+// under way: a client, or a proxy, that sends all of it before it reads would
+// otherwise meet a reset, which can destroy the answer. On HTTP/2 it would meet the
+// end of its stream, which some take for a fault.
+func (s *Shedder) linger(re *rest, closes bool) {
+	if re.reads {
+		err := re.rc.Flush()
+		held := errors.Is(err, http.ErrNotSupported)
+		if held && closes {
+			return // something around us keeps the answer back until we return
+		}
+		if (err == nil || held) && s.lingers(re) {
+			return // the connection is in order, whether it is kept or closed
+		}
 	}
-	// net/http itself would keep a socket and a goroutine for another 500 ms, or, on
-	// a connection that was to be kept, take the rest of the body for a request.
-	s.stats.cut.Add(1)
-	if conn, _, err := rc.Hijack(); err == nil {
-		_ = conn.Close()
-		return
-	}
-	if !closes {
-		panic(http.ErrAbortHandler)
+	switch {
+	case re.proto != 1:
+	case closes:
+		// Its own care against resets is left to net/http: it closes its half, waits
+		// 500 ms, and closes; or, if little is left, waits for that, which gets as long.
+		if re.reads {
+			_ = re.rc.SetReadDeadline(time.Now().Add(hangUp))
+		}
+	default:
+		// On a connection that was to be kept it would take what is left of the body
+		// for a request.
+		conn, _, err := re.rc.Hijack()
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		hang(conn)
 	}
 }
 
-// lingers reads the rest of a body, and reports whether it came to its end.
-func (s *Shedder) lingers(body io.Reader) bool {
-	defer s.lingering.Add(-1)
-	if s.lingering.Add(1) > int64(s.opt.MaxLingering) {
+// hang closes a connection that is being sent to, so that the other side gets to
+// read: one half, and after a while the other.
+func hang(conn net.Conn) {
+	defer conn.Close()
+	if half, ok := conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		_ = conn.SetReadDeadline(time.Now().Add(hangUp))
+		_, _ = io.Copy(io.Discard, conn)
+	}
+}
+
+var lingerBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
+// lingers reads the rest of a body for as long as it arrives at some pace, within
+// bounds. It reports whether it came to its end.
+func (s *Shedder) lingers(re *rest) bool {
+	buf := lingerBuffers.Get().(*[32 << 10]byte)
+	defer lingerBuffers.Put(buf)
+	span, pace := s.opt.Linger, int64(lingerPace)
+	last := time.Now().Add(lingerSpans * span)
+	if re.proto > 1 {
+		// The end of the answer is sent when we return. A client that stopped sending,
+		// since it has read its status, is not kept waiting for that end.
+		span, pace = span/h2Share, pace/h2Share
+	}
+	ends := time.Now().Add(span)
+	if re.rc.SetReadDeadline(ends) != nil {
 		return false
 	}
-	_, err := io.CopyN(io.Discard, body, lingerBytes)
-	return err == io.EOF
+	var all, paced int64
+	for {
+		n, err := re.body.Read(buf[:])
+		all += int64(n)
+		paced += int64(n)
+		switch {
+		case err == io.EOF:
+			return true
+		case err == nil && all <= s.opt.LingerBytes:
+		case err == nil, errors.Is(err, os.ErrDeadlineExceeded):
+			s.stats.cut.Add(1)
+			return false
+		default: // the client went
+			return false
+		}
+		if paced < pace {
+			continue
+		}
+		if now := time.Now(); ends.Sub(now) < span-span/8 && ends.Before(last) {
+			paced = 0
+			if ends = now.Add(span); ends.After(last) {
+				ends = last
+			}
+			if re.rc.SetReadDeadline(ends) != nil {
+				return false
+			}
+		}
+	}
 }
 
-// budget is so many a second.
+// budget is so many in any second. It remembers when each of them was, since a count
+// that begins anew with each second of a clock lets twice as many through around the
+// moment in which it does.
 type budget struct {
-	perSecond int           // negative: no bound
-	spent     atomic.Uint64 // the second, and how many in it
+	perSecond int // negative: no bound
+
+	mu    sync.Mutex
+	spent []time.Duration // the last perSecond of them, a ring
+	next  int             // the oldest of them, once the ring is full
 }
 
 // spend takes one, if there is one left.
@@ -352,18 +458,16 @@ func (b *budget) spend(now time.Duration) bool {
 	if b.perSecond < 0 {
 		return true
 	}
-	second := uint64(now / time.Second)
-	for {
-		old := b.spent.Load()
-		next := second << 32
-		if old>>32 == second {
-			next = old
-		}
-		if int(uint32(next)) >= b.perSecond {
-			return false
-		}
-		if b.spent.CompareAndSwap(old, next+1) {
-			return true
-		}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.spent) < b.perSecond {
+		b.spent = append(b.spent, now)
+		return true
 	}
+	if now-b.spent[b.next] < time.Second {
+		return false
+	}
+	b.spent[b.next] = now
+	b.next = (b.next + 1) % b.perSecond
+	return true
 }

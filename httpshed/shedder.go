@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +26,7 @@ type Shedder struct {
 	stats   stats
 
 	lingering   atomic.Int64
+	faulted     atomic.Int64 // when a ServerFault was logged, a Duration; 0: never
 	queuedBytes atomic.Int64 // bodies read ahead, of requests that wait
 }
 
@@ -51,7 +54,9 @@ func (s *Shedder) now() time.Duration { return time.Since(s.start) }
 //
 // A router that sets path values (ByPathValue) has to come before it, and a limit
 // in time, such as http.TimeoutHandler, has to be around it: inside, it would give
-// the slot back while the work goes on.
+// the slot back while the work goes on. Give a server with such a limit, or with
+// another ResponseWriter without Unwrap in between, a ReadTimeout: no deadline can be
+// set for a body there but the server's.
 func (s *Shedder) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.opt.Skip != nil && s.opt.Skip(r) {
@@ -93,7 +98,7 @@ type verdict struct {
 func (s *Shedder) admit(w http.ResponseWriter, r *http.Request) (h *held, body io.ReadCloser, v verdict) {
 	id, weight, err := s.who(r)
 	if err != nil {
-		return nil, nil, verdict{reason: BadRequest, err: err}
+		return nil, nil, s.notAccepted(err)
 	}
 	ctx, patience := r.Context(), s.opt.Wait
 	if s.opt.Shadow {
@@ -137,6 +142,27 @@ func (s *Shedder) who(r *http.Request) (id string, weight int, err error) {
 	}
 	return id, weight, err
 }
+
+// notAccepted is the verdict over a request that Key or Weight did not accept.
+func (s *Shedder) notAccepted(err error) verdict {
+	var chosen *StatusError
+	if !errors.As(err, &chosen) || chosen.Status < 500 || chosen.Status > 599 {
+		return verdict{reason: BadRequest, err: err}
+	}
+	now := s.now()
+	if last := s.faulted.Load(); (last == 0 || now-time.Duration(last) >= faultEvery) && s.faulted.CompareAndSwap(last, int64(max(now, 1))) {
+		log := s.opt.Logger
+		if log == nil {
+			log = slog.Default()
+		}
+		log.Error("httpshed: requests are answered "+strconv.Itoa(chosen.Status)+", since their id or weight cannot be told; more of these are not logged for a minute",
+			"error", err, "so far", s.stats.refused[ServerFault].Load()+1)
+	}
+	return verdict{reason: ServerFault, err: err}
+}
+
+// faultEvery is how often a fault of this server is logged at most.
+const faultEvery = time.Minute
 
 var (
 	errEmptyID = errors.New("httpshed: Key returned an empty id: it is not taken for one, since all who lack an id would share it")
@@ -219,6 +245,7 @@ func judge(ctx context.Context, id string, err error) verdict {
 	switch over := ctx.Err(); {
 	case errors.Is(err, gotsem.ErrTooHeavy):
 		v.reason = TooHeavy
+	case errors.Is(err, gotsem.ErrUnavailable) && !errors.Is(over, context.Canceled):
 	case errors.Is(over, context.DeadlineExceeded): // somebody's limit in time, not the client
 		v.reason = WaitedTooLong
 	case over != nil:
@@ -276,16 +303,60 @@ func (s *Shedder) readAhead(w http.ResponseWriter, r *http.Request, patience tim
 	if s.queuedBytes.Add(size) > maxQueuedBytes {
 		return nil, false
 	}
-	if http.NewResponseController(w).SetReadDeadline(time.Now().Add(patience)) != nil {
-		return nil, false // a ResponseWriter without Unwrap: reading could take for ever
+	var data []byte
+	var err error
+	if http.NewResponseController(w).SetReadDeadline(time.Now().Add(patience)) == nil {
+		data, err = io.ReadAll(io.LimitReader(r.Body, size+1))
+	} else {
+		data, err, taken = s.readAside(r, size, patience)
 	}
-	data, err := io.ReadAll(io.LimitReader(r.Body, size+1))
 	switch {
 	case err != nil:
-		return nil, r.Context().Err() != nil && !errors.Is(err, os.ErrDeadlineExceeded)
+		return nil, errors.Is(r.Context().Err(), context.Canceled) && !errors.Is(err, os.ErrDeadlineExceeded)
 	case int64(len(data)) > size:
 		return nil, false
 	}
 	taken = true
 	return io.NopCloser(bytes.NewReader(data)), false
+}
+
+// readAside reads up to size bytes and one more of a body whose reading cannot be
+// given a deadline: http.TimeoutHandler, and any ResponseWriter without Unwrap, hides
+// the connection. It is read on a goroutine of its own, which is left behind (still)
+// when it takes longer than patience. That one ends, and gives the reservation back,
+// with the client's next bytes, its hanging up, or the server's ReadTimeout.
+func (s *Shedder) readAside(r *http.Request, size int64, patience time.Duration) (_ []byte, err error, still bool) {
+	type result struct {
+		data     []byte
+		err      error
+		panicked any
+	}
+	read := make(chan result, 1)
+	var over atomic.Bool // one of the two was done; the other gives the reservation back
+	body := r.Body
+	go func() {
+		var res result
+		defer func() {
+			res.panicked = recover() // it is the request's, not the process's
+			read <- res
+			if over.Swap(true) {
+				s.queuedBytes.Add(-size)
+			}
+		}()
+		res.data, res.err = io.ReadAll(io.LimitReader(body, size+1))
+	}()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case res := <-read:
+		if res.panicked != nil {
+			panic(res.panicked)
+		}
+		return res.data, res.err, false
+	case <-timer.C:
+		err = os.ErrDeadlineExceeded
+	case <-r.Context().Done():
+		err = r.Context().Err()
+	}
+	return nil, err, !over.Swap(true)
 }

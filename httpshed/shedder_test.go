@@ -193,6 +193,70 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
+// A path value that no router has set is this server's mistake, not the request's:
+// 500, and the log says what to do; one that a route has and the path leaves empty is
+// the request's.
+func TestUnsetPathValueIsTheServersFault(t *testing.T) {
+	t.Parallel()
+	var logged bytes.Buffer
+	var told httpshed.Refusal
+	shed := shedder(t, httpshed.Options{
+		Semaphore: semaphore(t, gotsem.Options{Limit: 2}),
+		Key:       httpshed.Overflow(10, httpshed.ByPathValue("project")),
+		Logger:    slog.New(slog.NewTextHandler(&logged, nil)),
+		OnRefuse:  func(_ *http.Request, no httpshed.Refusal) { told = no },
+	})
+	mux := http.NewServeMux()
+	mux.HandleFunc("/p/{project}", picture)
+	around := shed.Handler(mux) // before the router
+	for range 3 {
+		w := httptest.NewRecorder()
+		around.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/p/a", nil))
+		if w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "project") || w.Header().Get("Retry-After") != "" {
+			t.Errorf("%d %q", w.Code, w.Body)
+		}
+	}
+	if told.Reason != httpshed.ServerFault || told.Status != http.StatusInternalServerError {
+		t.Errorf("told %+v", told)
+	}
+	if log := logged.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "around the handler of a route with {project}") {
+		t.Errorf("logged %q, want one line that says what to do", log)
+	}
+	within := http.NewServeMux()
+	within.Handle("/p/{project...}", shed.Handler(http.HandlerFunc(picture)))
+	for path, want := range map[string]int{"/p/a": 200, "/p/": 400} {
+		w := httptest.NewRecorder()
+		within.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		if w.Code != want {
+			t.Errorf("%s: %d, want %d", path, w.Code, want)
+		}
+	}
+	if st := shed.Stats(); st.ServerFault != 3 || st.BadRequest != 1 || st.Admitted != 1 || st.Refused() != 4 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A store that cannot be asked is no full one: 503, also for a request that waits,
+// under every outage policy that does not admit it.
+func TestUnavailableIsNotFull(t *testing.T) {
+	t.Parallel()
+	for name, outage := range map[string]gotsem.Outage{"Closed": gotsem.Closed, "Local": gotsem.Local} {
+		for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
+			st := &goneStore{Store: memstore.New()}
+			st.gone.Store(true)
+			sem := semaphore(t, gotsem.Options{Store: st, Limit: 1, Queue: 5, Outage: outage, StoreTimeout: 50 * time.Millisecond})
+			var told httpshed.Refusal
+			shed := shedder(t, httpshed.Options{Semaphore: sem, Wait: wait, OnRefuse: func(_ *http.Request, no httpshed.Refusal) { told = no }})
+			srv := serve(t, shed.Handler(http.HandlerFunc(picture)))
+			r, _ := http.NewRequest(http.MethodPost, srv.URL, strings.NewReader("{}"))
+			if a := ask(t, srv.Client(), r); a.StatusCode != http.StatusServiceUnavailable || told.Reason != httpshed.Unavailable {
+				t.Errorf("%s, waits %v: %d, %+v", name, wait, a.StatusCode, told)
+			}
+			st.gone.Store(false)
+		}
+	}
+}
+
 // recovering is a store that makes no grants for a while.
 type recovering struct{ store.Store }
 
@@ -290,7 +354,8 @@ func TestH2NeighboursAreSpared(t *testing.T) {
 }
 
 // A kept connection goes on after a refusal, whether the request had a body or not:
-// what is left of a body is never taken for the next request.
+// what is left of a body is never taken for the next request. A body of unknown
+// length may be longer than what is read of it, so that one is closed, and says so.
 func TestKeptConnection(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{"", "{}", strings.Repeat("x", 100<<10), strings.Repeat("x", 1<<20)} {
@@ -301,6 +366,7 @@ func TestKeptConnection(t *testing.T) {
 			srv.Start()
 			t.Cleanup(srv.Close)
 			conn, r := dial(t, srv)
+			kept := !chunked
 			for range 3 {
 				if chunked {
 					send(t, conn, "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -313,8 +379,14 @@ func TestKeptConnection(t *testing.T) {
 				}
 				a := readAnswer(t, r)
 				wantStatus(t, a, http.StatusTooManyRequests)
+				if a.Close == kept {
+					t.Errorf("chunked %v: announces a close: %v", chunked, a.Close)
+				}
 				if a.Close {
-					t.Error("closed")
+					if b, err := r.ReadByte(); err == nil {
+						t.Errorf("%q after the close", b)
+					}
+					break
 				}
 			}
 			if n := conns.Load(); n != 1 {
@@ -400,28 +472,41 @@ func TestLingeringIsCapped(t *testing.T) {
 	await(t, "nothing lingers", func() bool { return shed.Stats().Lingering == 0 })
 }
 
-// Closes have a budget per second.
+// Closes have a budget, which holds for any second, not for those of a clock: what
+// was closed late in one counts in the next.
 func TestCloseBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sem := full(t, gotsem.Options{})
 		defer sem.Close()
 		shed := shedder(t, httpshed.Options{Semaphore: sem, ClosesPerSecond: 10})
 		h := shed.Handler(http.HandlerFunc(picture))
-		for range 3 {
-			closed := 0
-			for range 50 {
+		closes := func(n int) (closed int) {
+			for range n {
 				w := httptest.NewRecorder()
 				h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 				if w.Header().Get("Connection") == "close" {
 					closed++
 				}
 			}
-			if closed != 10 {
-				t.Errorf("%d closes in a second, want 10", closed)
-			}
-			time.Sleep(time.Second)
+			return closed
 		}
-		if st := shed.Stats(); st.Closed != 30 || st.Spared != 120 {
+		for at, step := range []struct {
+			after time.Duration
+			want  int
+		}{
+			{900 * time.Millisecond, 10},
+			{200 * time.Millisecond, 0}, // another second of the clock
+			{700 * time.Millisecond, 0},
+			{100 * time.Millisecond, 10}, // a second after the first ten
+			{999 * time.Millisecond, 0},
+			{time.Millisecond, 10},
+		} {
+			time.Sleep(step.after)
+			if got := closes(50); got != step.want {
+				t.Errorf("step %d: %d closed, want %d", at, got, step.want)
+			}
+		}
+		if st := shed.Stats(); st.Closed != 30 || st.Spared != 270 {
 			t.Errorf("%+v", st)
 		}
 	})

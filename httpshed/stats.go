@@ -16,12 +16,13 @@ type Stats struct {
 	BadRequest    uint64
 	Unavailable   uint64
 	Recovering    uint64
+	ServerFault   uint64
 
 	ClientGone uint64 // hung up before they were let in or refused
 	Shadowed   uint64 // let through without a slot, by Options.Shadow
 	Closed     uint64 // refusals that closed their connection
 	Spared     uint64 // refusals that did not, since ClosesPerSecond was used up
-	Cut        uint64 // connections cut because a refused body did not end in time
+	Cut        uint64 // refused bodies that were not read to their end: too slow, too long, or too many at once
 
 	Held      int // requests that hold a slot now
 	Lingering int // refused ones whose body is still arriving
@@ -29,7 +30,7 @@ type Stats struct {
 
 // Refused is how many were refused in all.
 func (s Stats) Refused() uint64 {
-	return s.Full + s.LineFull + s.WaitedTooLong + s.ServerFull + s.TooHeavy + s.BadRequest + s.Unavailable + s.Recovering
+	return s.Full + s.LineFull + s.WaitedTooLong + s.ServerFull + s.TooHeavy + s.BadRequest + s.Unavailable + s.Recovering + s.ServerFault
 }
 
 type stats struct {
@@ -45,7 +46,7 @@ func (s *Shedder) Stats() Stats {
 		Admitted: admitted, Skipped: c.skipped.Load(),
 		Full: c.refused[Full].Load(), LineFull: c.refused[LineFull].Load(), WaitedTooLong: c.refused[WaitedTooLong].Load(),
 		ServerFull: c.refused[ServerFull].Load(), TooHeavy: c.refused[TooHeavy].Load(), BadRequest: c.refused[BadRequest].Load(),
-		Unavailable: c.refused[Unavailable].Load(), Recovering: c.refused[Recovering].Load(),
+		Unavailable: c.refused[Unavailable].Load(), Recovering: c.refused[Recovering].Load(), ServerFault: c.refused[ServerFault].Load(),
 		ClientGone: c.gone.Load(), Shadowed: c.shadowed.Load(), Closed: c.closed.Load(), Spared: c.spared.Load(), Cut: c.cut.Load(),
 		Held: held, Lingering: int(s.lingering.Load()),
 	}
