@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,19 +22,21 @@ import (
 type connection struct {
 	Redis             string `env:"GOTSEM_REDIS_URL" placeholder:"URL" help:"Where Redis is; gotsem --help lists the forms."`
 	RedisPasswordFile string `env:"GOTSEM_REDIS_PASSWORD_FILE" placeholder:"FILE" help:"Read the password from the first line of a file."`
+	CACert            string `name:"cacert" env:"GOTSEM_REDIS_CACERT" placeholder:"FILE" help:"Check the server's certificate against those of a file in PEM, not the system's."`
+	Insecure          bool   `env:"GOTSEM_REDIS_INSECURE" help:"Do not check the server's certificate: whoever is on the way can read the password."`
 	Prefix            string `env:"GOTSEM_PREFIX" default:"sem:" help:"What the keys of this semaphore begin with (default ${default})."`
 }
 
 // link is a store on Redis, and the way to it.
 type link struct {
-	store  store.Store
+	store  *redisstore.Store
 	target *redisurl.Target
 	rdb    redis.UniversalClient
 }
 
 // open makes a link. It does not dial yet. From here on nothing that is printed
 // shows the password.
-func (c *connection) open(a *app) (*link, error) {
+func (c *connection) open(a *app, options ...redisstore.Option) (*link, error) {
 	if c.Redis == "" {
 		return nil, errors.New("no Redis is named, and without one no other process would see the slots: give --redis redis://host:6379 or set GOTSEM_REDIS_URL")
 	}
@@ -50,9 +53,19 @@ func (c *connection) open(a *app) (*link, error) {
 		first, _, _ := strings.Cut(string(password), "\n")
 		target.SetPassword(strings.TrimSuffix(first, "\r"))
 	}
+	if c.CACert != "" {
+		if err := target.SetRoots(c.CACert); err != nil {
+			return nil, fmt.Errorf("--cacert: %w", err)
+		}
+	}
+	if c.Insecure {
+		if err := target.SetInsecure(); err != nil {
+			return nil, fmt.Errorf("--insecure: %w", err)
+		}
+	}
 	redis.SetLogger(quiet{}) // it writes to stderr, which is the command's too
 	rdb := target.Client()
-	return &link{store: redisstore.New(rdb, c.Prefix), target: target, rdb: rdb}, nil
+	return &link{store: redisstore.New(rdb, c.Prefix, options...), target: target, rdb: rdb}, nil
 }
 
 type quiet struct{}
@@ -68,6 +81,50 @@ func (l *link) semaphore(timeout, ttl time.Duration) (*gotsem.Semaphore, error) 
 		Store: l.store, Limit: 1, Queue: -1, TTL: max(ttl, timeout), StoreTimeout: timeout,
 		Outage: gotsem.Closed, Logger: slog.New(slog.DiscardHandler), // its errors come back
 	})
+}
+
+// Whether a silent server is one that does not speak TLS is looked at when it has
+// been silent for so long, and this is how long a handshake may take.
+const (
+	silentAfter  = 500 * time.Millisecond
+	handshakeMax = 3 * time.Second
+)
+
+// doubting returns a ctx that ends early, with why as its cause, if Redis is to be
+// spoken to in TLS and does not. ok is called when Redis has answered.
+func (l *link) doubting(ctx context.Context) (_ context.Context, ok func()) {
+	if !l.target.TLS {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	answered := make(chan struct{})
+	go func() {
+		select {
+		case <-answered:
+			return
+		case <-ctx.Done():
+			return
+		case <-time.After(silentAfter):
+		}
+		bounded, stop := context.WithTimeout(ctx, handshakeMax)
+		defer stop()
+		if err := l.target.Handshake(bounded); err != nil && ctx.Err() == nil {
+			select {
+			case <-answered:
+			default:
+				cancel(fmt.Errorf("%w: %w", gotsem.ErrUnavailable, err))
+			}
+		}
+	}()
+	return ctx, sync.OnceFunc(func() { close(answered) })
+}
+
+// causeOf is what ended ctx, if that ended what err says.
+func causeOf(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, gotsem.ErrUnavailable) {
+		return cause
+	}
+	return err
 }
 
 // explain says where the store is that could not be asked.

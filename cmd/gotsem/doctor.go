@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/ashfaqjani916/gotsem"
-	"github.com/ashfaqjani916/gotsem/store"
 )
 
 type doctorCmd struct {
@@ -24,13 +23,9 @@ var errUnwell = errors.New("not all is well")
 
 func (c *doctorCmd) Run(a *app) error {
 	return c.do(a, c.TTL, func(ctx context.Context, l *link, _ *gotsem.Semaphore) error {
-		checker, ok := l.store.(store.Checker)
-		if !ok {
-			return fmt.Errorf("a store of type %T cannot be checked", l.store)
-		}
 		ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 		defer cancel()
-		found, err := checker.Check(ctx, c.TTL)
+		found, err := l.store.Check(ctx, c.TTL)
 		for _, f := range found {
 			if c.JSON {
 				err = errors.Join(err, printJSON(a.stdout, struct {

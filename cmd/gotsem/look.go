@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os/signal"
+	"path"
 	"strconv"
+	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -33,7 +35,9 @@ func (l *looking) do(a *app, ttl time.Duration, f func(context.Context, *link, *
 	defer sem.Close()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	return link.explain(f(ctx, link, sem))
+	ctx, answered := link.doubting(ctx)
+	defer answered()
+	return link.explain(causeOf(ctx, f(ctx, link, sem)))
 }
 
 // standing is how one id stands, in JSON. A limit that is not set in the store is
@@ -62,10 +66,31 @@ func (s standing) limit(unset string) string {
 	return strconv.Itoa(*s.Limit)
 }
 
-type lsCmd struct{ looking }
+type lsCmd struct {
+	looking
+	Pattern text `arg:"" optional:"" help:"Only ids that match, such as 'project-*'."`
+}
+
+func (c *lsCmd) Validate() error {
+	if _, err := path.Match(string(c.Pattern), ""); err != nil {
+		return fmt.Errorf("the pattern %s: a [ without its ], or a \\ at its end", printable(string(c.Pattern)))
+	}
+	return nil
+}
+
+// shows reports whether an id is asked for. A * stands for a slash too: ids are not
+// paths, though many are made of one.
+func (c *lsCmd) shows(id string) bool {
+	if c.Pattern == "" {
+		return true
+	}
+	flat := strings.NewReplacer("/", "\x00")
+	ok, _ := path.Match(flat.Replace(string(c.Pattern)), flat.Replace(id)) // Validate has seen the error
+	return ok
+}
 
 func (*lsCmd) Help() string {
-	return `HELD is the sum of the weights that are held. LIMIT is one that was set with "gotsem limit"; a dash says that each program goes by its own. Ids are listed in no order, as they are found: the whole keyspace is walked, a piece at a time. Control characters in ids are escaped.`
+	return `A pattern has * for any bytes, ? for one character, [a-z] for one of some, and a backslash before one of these; quote it, else the shell takes it for file names. HELD is the sum of the weights that are held. LIMIT is one that was set with "gotsem limit"; a dash says that each program goes by its own. Ids are listed in no order, as they are found: the whole keyspace is walked, a piece at a time. Control characters in ids are escaped.`
 }
 
 func (c *lsCmd) Run(a *app) error {
@@ -80,7 +105,7 @@ func (c *lsCmd) Run(a *app) error {
 			if err != nil {
 				return fmt.Errorf("listing ids, after %d: %w", len(seen), err)
 			}
-			if seen[id] {
+			if seen[id] || !c.shows(id) {
 				continue
 			}
 			u, err := sem.Usage(ctx, id)
@@ -101,7 +126,11 @@ func (c *lsCmd) Run(a *app) error {
 			seen[id] = true
 		}
 		if len(seen) == 0 && !c.JSON {
-			fmt.Fprintf(a.stderr, "gotsem: no id is held under the prefix %q\n", c.Prefix)
+			like := ""
+			if c.Pattern != "" {
+				like = " that matches " + printable(string(c.Pattern))
+			}
+			fmt.Fprintf(a.stderr, "gotsem: no id%s is held under the prefix %q\n", like, c.Prefix)
 		}
 		return nil
 	})

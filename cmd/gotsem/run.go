@@ -22,6 +22,7 @@ import (
 
 	"github.com/ashfaqjani916/gotsem"
 	"github.com/ashfaqjani916/gotsem/store"
+	"github.com/ashfaqjani916/gotsem/store/redisstore"
 )
 
 type runCmd struct {
@@ -33,6 +34,7 @@ type runCmd struct {
 	Queue       int           `default:"1000" placeholder:"N" help:"How many may wait; one more is not admitted (default ${default})."`
 	TTL         time.Duration `name:"ttl" default:"30s" help:"How long the slots stay taken if gotsem is killed or Redis cannot be reached; until then they are renewed (default ${default})."`
 	KillAfter   time.Duration `default:"10s" help:"When the lease is lost: how long the command has from TERM to KILL (default ${default})."`
+	Fresh       bool          `env:"GOTSEM_FRESH" help:"Take a Redis that does not know the prefix for a new one, and do not wait for holders to come forward. For a Redis of this job's own."`
 	Refused     int           `name:"refused-code" short:"E" default:"${refused}" placeholder:"CODE" help:"Exit code if the command was not admitted (default ${default})."`
 	CommandOnly bool          `help:"Give the slots back when the command itself has ended, whatever it has left running."`
 	Label       string        `help:"Shown by gotsem holders, beside host and pid."`
@@ -45,6 +47,8 @@ func (*runCmd) Help() string {
 Waits in line for a slot, runs the command while holding it, and gives it back when the command has ended, and all that it started and left running (on Linux whatever group or session that is in; --command-only does not wait for it). At most N run at once, over all machines that share the Redis.
 
 Exit codes: the command's own; 128+N if signal N ended it; 75 not admitted (-E changes it): full, the line is full, or waited too long; 124 ended by gotsem since the lease was lost; 125 gotsem itself failed, which includes a Redis that cannot be reached; 126 the command cannot be run; 127 there is no such command.
+
+A Redis that does not know the prefix is new, or has lost its memory (a restart without data, FLUSHALL). Which of the two it is nobody can tell, so the first run waits --ttl and a second, and says so: whoever holds a slot puts it back meanwhile. With --wait 0 it is not admitted. --fresh leaves that out. A Redis that does not answer while gotsem stands in line is waited for, too, until --wait is over.
 
 The lease is lost if it is revoked or cleared, or cannot be renewed for a whole --ttl: then the slots may be somebody else's. The command and all that it started get TERM, and after --kill-after KILL.
 
@@ -87,7 +91,13 @@ func (c *runCmd) Run(a *app) error {
 	signal.Notify(signals, passed(tty)...)
 	defer signal.Stop(signals)
 
-	link, err := c.open(a)
+	// Each gotsem is a process without a past: that it has never met this Redis's memory
+	// says nothing about whether that was lost.
+	var options []redisstore.Option
+	if !c.Fresh {
+		options = append(options, redisstore.StrictStart())
+	}
+	link, err := c.open(a, options...)
 	if err != nil {
 		return &exitError{exitOwn, err}
 	}
@@ -106,7 +116,7 @@ func (c *runCmd) Run(a *app) error {
 	}
 	defer sem.Close()
 
-	lease, err := c.acquire(a, sem, line, signals)
+	lease, err := c.acquire(a, link, sem, line, signals)
 	if err != nil {
 		return c.notAdmitted(link, err)
 	}
@@ -140,7 +150,7 @@ type interrupted struct{ syscall.Signal }
 func (i interrupted) Error() string { return "interrupted: " + i.String() }
 
 // acquire waits in line for the lease.
-func (c *runCmd) acquire(a *app, sem *gotsem.Semaphore, line *watched, signals <-chan os.Signal) (*gotsem.Lease, error) {
+func (c *runCmd) acquire(a *app, link *link, sem *gotsem.Semaphore, line *watched, signals <-chan os.Signal) (*gotsem.Lease, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	type answer struct {
@@ -150,8 +160,9 @@ func (c *runCmd) acquire(a *app, sem *gotsem.Semaphore, line *watched, signals <
 	answered := make(chan answer, 1)
 	began := time.Now()
 	go func() {
-		lease, err := sem.Acquire(ctx, string(c.ID), gotsem.Weight(c.Weight), gotsem.MaxWait(c.Wait))
-		answered <- answer{lease, err}
+		ctx, ok := link.doubting(ctx)
+		lease, err := c.ask(ctx, a, sem, line, ok)
+		answered <- answer{lease, causeOf(ctx, err)}
 	}()
 	show := c.display(ctx, a, sem, line, began)
 	defer show()
@@ -176,6 +187,36 @@ func (c *runCmd) acquire(a *app, sem *gotsem.Semaphore, line *watched, signals <
 			}
 		}
 	}
+}
+
+// ask asks for the lease. The grace of a Redis without a memory is not counted by
+// --wait: it is longer than most waits, and nobody's fault.
+func (c *runCmd) ask(ctx context.Context, a *app, sem *gotsem.Semaphore, line *watched, ok func()) (*gotsem.Lease, error) {
+	defer ok()
+	if c.Wait == 0 {
+		return sem.Try(ctx, string(c.ID), gotsem.Weight(c.Weight))
+	}
+	wait := c.Wait
+	lease, err := sem.Try(ctx, string(c.ID), gotsem.Weight(c.Weight))
+	ok()
+	recovering := (*gotsem.RecoveringError)(nil)
+	switch {
+	case errors.As(err, &recovering):
+		a.complain(fmt.Errorf("Redis does not know the prefix %s yet, or not any more. Waiting %v, so that whoever holds slots can come forward; --wait counts from then on (--fresh does not wait: for a Redis that nobody else can hold slots of)",
+			printable(c.Prefix), recovering.RetryAfter.Round(100*time.Millisecond)))
+		wait += recovering.RetryAfter
+	case !errors.Is(err, gotsem.ErrFull):
+		return lease, err
+	}
+	told := false
+	line.away = func(err error, since, left time.Duration) {
+		if !told && since >= time.Second {
+			told = true
+			a.complain(fmt.Errorf("Redis does not answer (%w): waiting on, for %v at the most", err, left.Round(time.Second)))
+		}
+	}
+	line.wait(time.Now().Add(wait))
+	return sem.Acquire(ctx, string(c.ID), gotsem.Weight(c.Weight), gotsem.MaxWait(wait))
 }
 
 // display shows on a terminal how the waiting goes, until done is called.

@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 	// inherit that: a shell cannot even trap them. Caught by the test itself, exec makes
 	// them the default again.
 	if programs[filepath.Base(os.Args[0])] == nil {
+		_ = os.Setenv("GOTSEM_FRESH", "true") // for the tests that are no scripts
 		for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
 			if signal.Ignored(s) {
 				signal.Notify(make(chan os.Signal, 1), s)
@@ -40,7 +41,7 @@ func TestMain(m *testing.M) {
 }
 
 // Each script has a Redis of its own at GOTSEM_REDIS_URL, and the command redis
-// (kill, stop, continue, start) to break it.
+// (kill, stop, continue, start, flush) to break it.
 func TestScripts(t *testing.T) {
 	scripts, err := filepath.Glob("testdata/script/*.txtar")
 	if err != nil || len(scripts) == 0 {
@@ -55,13 +56,20 @@ func TestScripts(t *testing.T) {
 				Setup: func(env *testscript.Env) error {
 					env.Setenv("GOTSEM_REDIS_URL", "redis://"+server.Addr())
 					env.Setenv("REDIS", server.Addr())
+					env.Setenv("GOTSEM_FRESH", "true") // nobody holds anything
 					return nil
 				},
 				Cmds: map[string]func(*testscript.TestScript, bool, []string){
 					"redis": func(ts *testscript.TestScript, _ bool, args []string) {
 						switch fmt.Sprint(args) {
+						case "[start]":
+							server.Restart(false)
 						case "[kill]":
 							server.Kill()
+						case "[flush]":
+							if _, err := server.Do("FLUSHALL"); err != nil {
+								ts.Fatalf("FLUSHALL: %v", err)
+							}
 						case "[stop]":
 							server.Stop()
 						case "[continue]":

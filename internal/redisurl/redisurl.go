@@ -19,6 +19,7 @@
 package redisurl
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -318,14 +319,11 @@ func (t *Target) secure(f files) error {
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.server}
 	if f.ca != "" {
-		pem, err := os.ReadFile(f.ca)
+		roots, err := readRoots(f.ca)
 		if err != nil {
 			return fmt.Errorf("redis URL: tls_ca: %w", err)
 		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return errors.New("redis URL: tls_ca: the file has no certificate in PEM")
-		}
+		config.RootCAs = roots
 	}
 	if (f.cert == "") != (f.key == "") {
 		return errors.New("redis URL: tls_cert and tls_key go together")
@@ -338,6 +336,66 @@ func (t *Target) secure(f files) error {
 		config.Certificates = []tls.Certificate{pair}
 	}
 	t.options.TLSConfig = config
+	return nil
+}
+
+func readRoots(file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, errors.New("the file has no certificate in PEM")
+	}
+	return roots, nil
+}
+
+// ErrPlain is that a TLS option was given for a connection without TLS.
+var ErrPlain = errors.New("the URL is one without TLS: begin it with rediss://, rediss+sentinel:// or rediss+cluster://")
+
+// SetRoots has the server's certificate checked against those of a file in PEM, in the
+// place of the system's.
+func (t *Target) SetRoots(file string) error {
+	if !t.TLS {
+		return ErrPlain
+	}
+	roots, err := readRoots(file)
+	if err == nil {
+		t.options.TLSConfig.RootCAs = roots
+	}
+	return err
+}
+
+// SetInsecure has the server's certificate not checked: whoever is on the way can
+// read the password.
+func (t *Target) SetInsecure() error {
+	if !t.TLS {
+		return ErrPlain
+	}
+	t.options.TLSConfig.InsecureSkipVerify = true
+	return nil
+}
+
+// Handshake connects to the first address and says hello in TLS, to find out why
+// nothing is answered: a server without TLS waits for the end of a line, for ever.
+// Without TLS it does nothing.
+func (t *Target) Handshake(ctx context.Context) error {
+	if !t.TLS {
+		return nil
+	}
+	raw, err := new(net.Dialer).DialContext(ctx, "tcp", t.Addrs[0])
+	if err != nil {
+		return err
+	}
+	defer raw.Close()
+	config := t.options.TLSConfig.Clone()
+	if config.ServerName == "" {
+		config.ServerName, _, _ = net.SplitHostPort(t.Addrs[0])
+	}
+	if err := tls.Client(raw, config).HandshakeContext(ctx); err != nil {
+		return fmt.Errorf("%s accepts connections and does not complete a TLS handshake (%w): is it a port without TLS? Then the URL begins with redis, not rediss", t.Addrs[0], err)
+	}
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -229,10 +230,15 @@ func TestTLS(t *testing.T) {
 	port := freePort(t)
 	redistest.Start(t, redistest.WithArgs("--tls-port", port, "--tls-auth-clients", "yes",
 		"--tls-ca-cert-file", file("ca.pem"), "--tls-cert-file", file("server.pem"), "--tls-key-file", file("server.key")))
-	ping := func(raw string) error {
+	ping := func(raw string, set ...func(*Target) error) error {
 		target, err := Parse(raw)
 		if err != nil {
 			t.Fatal(err)
+		}
+		for _, f := range set {
+			if err := f(target); err != nil {
+				t.Fatal(err)
+			}
 		}
 		rdb := target.Client()
 		defer rdb.Close()
@@ -255,6 +261,28 @@ func TestTLS(t *testing.T) {
 	}
 	if err := ping("rediss://localhost:" + port + "?tls_ca=" + file("ca.pem")); err == nil {
 		t.Error("the server took a client without a certificate")
+	}
+	mine := "?tls_cert=" + file("client.pem") + "&tls_key=" + file("client.key")
+	roots := func(target *Target) error { return target.SetRoots(file("ca.pem")) }
+	if err := ping("rediss://localhost:"+port+mine, roots); err != nil {
+		t.Errorf("with roots set: %v", err)
+	}
+	if err := ping("rediss://127.0.0.1:"+port+mine, (*Target).SetInsecure); err != nil {
+		t.Errorf("unchecked: %v", err)
+	}
+}
+
+// What belongs to TLS is refused for a URL without it, where it would do nothing.
+func TestTLSOptionsWithoutTLSAreRefused(t *testing.T) {
+	target, err := Parse("redis://localhost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := target.SetInsecure(); !errors.Is(err, ErrPlain) {
+		t.Errorf("insecure: %v", err)
+	}
+	if err := target.SetRoots("ca.pem"); !errors.Is(err, ErrPlain) {
+		t.Errorf("roots: %v", err)
 	}
 }
 
