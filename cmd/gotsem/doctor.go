@@ -15,7 +15,7 @@ type doctorCmd struct {
 }
 
 func (*doctorCmd) Help() string {
-	return `Looks whether this Redis is set up as the promises need it: its version, what it evicts, whether it is a primary, what a fail-over can forget, what the user may not do, whether the Cluster is whole, its clock, whether a word gets through, and how long it takes. Nothing is changed. Exit code 1: something is not well.`
+	return `Looks whether this Redis is set up as the promises need it: its version, what it evicts, whether it is a primary, what a fail-over can forget, what the user may not do, whether the Cluster is whole, its clock, whether a word gets through, and how long it takes. And each call that the semaphore makes is made once, on an id of its own, of which nothing is left; nothing else is changed. Exit code 1: something is not well.`
 }
 
 // errUnwell is that the findings say enough.

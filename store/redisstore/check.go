@@ -36,8 +36,8 @@ func (c *checker) say(what string, ok bool, format string, args ...any) {
 	c.found = append(c.found, store.Finding{What: what, OK: ok, Text: fmt.Sprintf(format, args...)})
 }
 
-// Check implements store.Checker. It asks for nothing that changes Redis but one
-// message on the store's own channel.
+// Check implements store.Checker. It makes each call once, on ids of its own that are
+// gone afterwards, and sends itself a message; nothing else is changed.
 func (s *Store) Check(ctx context.Context, ttl time.Duration) ([]store.Finding, error) {
 	if s.bad != nil {
 		return nil, s.bad
@@ -46,6 +46,7 @@ func (s *Store) Check(ctx context.Context, ttl time.Duration) ([]store.Finding, 
 	if err := c.latency(ctx); err != nil {
 		return nil, classify(err)
 	}
+	c.mode(ctx)
 	if cluster, ok := s.client.UniversalClient.(*redis.ClusterClient); ok {
 		c.cluster(ctx, cluster)
 		one := make(chan struct{}, 1)
@@ -104,8 +105,7 @@ func (c *checker) node(ctx context.Context, node redis.UniversalClient, at strin
 	if err != nil {
 		if isConfig(err) {
 			c.say("info", false, "%sINFO may not be asked: a loss of memory is then noticed only by the holders (grant +info): %v", at, err)
-			c.rights(ctx, node, at)
-			return nil
+			return c.calls(ctx, node, at)
 		}
 		return err
 	}
@@ -123,8 +123,27 @@ func (c *checker) node(ctx context.Context, node redis.UniversalClient, at strin
 		c.say("eviction", false, "%smaxmemory-policy %s may evict slots that are held: set noeviction, or use a Redis of its own", at, policy)
 	}
 	c.replication(ctx, node, f, at)
-	c.rights(ctx, node, at)
-	return nil
+	return c.calls(ctx, node, at)
+}
+
+// calls says what the user may do, and what works.
+func (c *checker) calls(ctx context.Context, node redis.UniversalClient, at string) error {
+	id := c.trialID(ctx, node)
+	if err := c.rights(ctx, node, id, at); err != nil {
+		return err
+	}
+	c.trial(ctx, id, at)
+	return ctx.Err()
+}
+
+// mode says whether client and server agree on what a Cluster is.
+func (c *checker) mode(ctx context.Context) {
+	text, err := c.s.client.Info(ctx, "cluster").Result()
+	_, speaks := c.s.client.UniversalClient.(*redis.ClusterClient)
+	if err != nil || fields(text)["cluster_enabled"] != "1" || speaks {
+		return
+	}
+	c.say("cluster", c.s.client.cluster, "the server is in cluster mode, and the client is one of a single server: it serves the ids of this node alone; give every node's address to a cluster client (redis+cluster://)")
 }
 
 func (c *checker) version(f map[string]string, at string) {
@@ -163,35 +182,48 @@ func (c *checker) replication(ctx context.Context, node redis.UniversalClient, f
 	}
 }
 
-// rights names each command that the user may not use. Where ACL DRYRUN is not
-// allowed either, the commands are what docs/wire.md lists.
-func (c *checker) rights(ctx context.Context, node redis.UniversalClient, at string) {
-	who, err := node.Do(ctx, "acl", "whoami").Text()
-	if err != nil {
-		c.say("rights", true, "%scannot be looked up by this user (no right to ACL WHOAMI): docs/wire.md lists those that are needed", at)
-		return
-	}
+// rights names each command that the user may not use. Where that may not be looked
+// up, as by a user with the rights of docs/wire.md, each is tried.
+func (c *checker) rights(ctx context.Context, node redis.UniversalClient, id, at string) error {
 	need := Commands
 	if c.s.client.cluster {
 		need = append(need[:len(need):len(need)], ClusterCommands...)
 	}
+	who, err := node.Do(ctx, "acl", "whoami").Text()
 	var missing []string
+	known := err == nil
 	for _, name := range need {
+		if !known {
+			break
+		}
 		args := append([]any{"acl", "dryrun", who}, dryRun(name, c.s.prefix)...)
 		answer, err := node.Do(ctx, args...).Text()
 		switch {
-		case err != nil && strings.Contains(err.Error(), "DRYRUN"):
-			c.say("rights", true, "%scannot be looked up by this user (no right to ACL DRYRUN): docs/wire.md lists those that are needed", at)
-			return
+		case err != nil && strings.Contains(err.Error(), "DRYRUN"), err != nil && isRight(err):
+			known = false
 		case err == nil && answer != "OK" && strings.Contains(answer, "permission"):
 			missing = append(missing, "+"+name)
 		}
 	}
-	if len(missing) > 0 {
-		c.say("rights", false, "%suser %q lacks %s", at, who, strings.Join(missing, " "))
-		return
+	if !known {
+		if who == "" {
+			who = "of this connection"
+		} else {
+			who = strconv.Quote(who)
+		}
+		missing, err = c.tried(ctx, node, need, id)
+		if err != nil {
+			return err
+		}
+	} else {
+		who = strconv.Quote(who)
 	}
-	c.say("rights", true, "%suser %q may do all that is needed", at, who)
+	if len(missing) > 0 {
+		c.say("rights", false, "%suser %s lacks %s", at, who, strings.Join(missing, " "))
+		return nil
+	}
+	c.say("rights", true, "%suser %s may do all that is needed", at, who)
+	return nil
 }
 
 // dryRun returns a command with arguments that are well-formed enough for ACL DRYRUN.

@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -112,5 +113,94 @@ func TestGrantsThatReplicasMustAcknowledge(t *testing.T) {
 	}
 	if d, err := ask("c"); !errors.Is(err, store.ErrNotReplicated) {
 		t.Fatalf("%+v, %v: one of two replicas is stopped", d, err)
+	}
+}
+
+// wireUser makes the ACL user that docs/wire.md asks for, but for what is taken off,
+// and returns a client of it.
+func wireUser(t *testing.T, srv *redistest.Server, off ...string) *redis.Client {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/wire.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(text), "An ACL user needs the keys")
+	rule, _, ends := strings.Cut(rest, "and from Redis 7.2")
+	if !ok || !ends {
+		t.Fatal("docs/wire.md has no rule for an ACL user")
+	}
+	args := []any{"ACL", "SETUSER", "app", "reset", "on", ">pw", "~sem:*", "~gotsem:*", "&gotsem:*"}
+	for _, word := range strings.Fields(rule) {
+		if strings.HasPrefix(word, "+") {
+			args = append(args, word)
+		}
+	}
+	for _, command := range off {
+		args = append(args, "-"+command)
+	}
+	if _, err := srv.Do(args...); err != nil {
+		t.Fatal(err)
+	}
+	return srv.Client(func(o *redis.Options) { o.Username, o.Password = "app", "pw" })
+}
+
+// A user that may not look up rights is told what it lacks, and nothing but that.
+func TestCheckTriesWhatCannotBeLookedUp(t *testing.T) {
+	srv := redistest.Start(t)
+	for what, f := range check(t, wireUser(t, srv), 30*time.Second) {
+		if !f.OK {
+			t.Errorf("the user of docs/wire.md: %s: %s", what, f.Text)
+		}
+	}
+	for _, command := range redisstore.Commands {
+		switch command {
+		case "evalsha", "eval", "hello", "client|setinfo", "ping", "unsubscribe", "time":
+			continue // without these there is no connection, or no answer at all; EVALSHA's is made up for by EVAL
+		}
+		t.Run(command, func(t *testing.T) {
+			bad := ""
+			for what, f := range check(t, wireUser(t, srv, command), 30*time.Second) {
+				if !f.OK {
+					bad += what + ": " + f.Text + "\n"
+				}
+			}
+			if !strings.Contains(bad, command) {
+				t.Errorf("without it this is all that is found: %s", bad)
+			}
+		})
+	}
+}
+
+// Each call is really made, and nothing is left of that.
+func TestCheckMakesEachCallAndLeavesNothing(t *testing.T) {
+	srv := redistest.Start(t)
+	found := check(t, srv.Client(), 30*time.Second)
+	if f := found["call"]; !f.OK || !strings.Contains(f.Text, "acquire, wait, renew, release") {
+		t.Errorf("%+v", f)
+	}
+	if n, err := srv.Client().DBSize(t.Context()).Result(); err != nil || n != 0 {
+		t.Errorf("%d keys are left, %v: %v", n, err, srv.Client().Keys(t.Context(), "*").Val())
+	}
+	// A user whose keys are others: no command is missing, and no call works.
+	if _, err := srv.Do("ACL", "SETUSER", "other", "on", ">pw", "~sem:*", "&gotsem:*", "+@all"); err != nil {
+		t.Fatal(err)
+	}
+	wantBad(t, check(t, srv.Client(func(o *redis.Options) { o.Username, o.Password = "other", "pw" }), 30*time.Second), "call", "acquire: ")
+}
+
+func TestCheckOfEachShardLeavesNothing(t *testing.T) {
+	cl := redistest.StartCluster(t, 3, 0)
+	found := check(t, cl.Client(), 30*time.Second)
+	if f := found["call"]; !f.OK {
+		t.Errorf("%+v", f)
+	}
+	err := cl.Client().ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
+		if n, err := node.DBSize(ctx).Result(); err != nil || n != 0 {
+			t.Errorf("%s: %d keys are left, %v", node.Options().Addr, n, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
