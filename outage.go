@@ -96,7 +96,7 @@ func (g *guard) renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
 	out := g.store.Renew(bounded, rs)
 	var outage error
 	for i := range out {
-		if out[i].Err != nil && !errors.Is(out[i].Err, store.ErrConfig) {
+		if out[i].Err != nil && !errors.Is(out[i].Err, store.ErrConfig) && !errors.Is(out[i].Err, store.ErrMoving) {
 			outage = out[i].Err
 		}
 	}
@@ -191,6 +191,9 @@ func (g *guard) leave(ctx context.Context, id string, err error) error {
 	case errors.Is(err, store.ErrNotReplicated):
 		g.answered()
 		return fmt.Errorf("gotsem: %q: %w", id, err)
+	case errors.Is(err, store.ErrMoving): // what ails one id is no outage of its server
+		g.answered()
+		return &unavailable{id: id, cause: err}
 	case over(ctx) != nil:
 		// The caller's time ran out. That says something about the store only if
 		// it is all that happens for as long as a call may take.

@@ -401,6 +401,10 @@ type Prober interface {
 // store could not make sure of it as well as it was asked to. The asker gives it back.
 var ErrNotReplicated = errors.New("store: the grant was not replicated in time")
 
+// ErrMoving is what the error of a call is if its id is being moved from one server to
+// another, and it has to wait for that. The servers answer: it is no outage of theirs.
+var ErrMoving = errors.New("store: the id is being moved to another server")
+
 // ErrConfig is what an error is when asking again will not mend it: the key has
 // another type, a password or a right is missing. It is not an outage, and must
 // not be taken for one.

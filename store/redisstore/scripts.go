@@ -43,6 +43,10 @@ var (
 	peersText string
 	//go:embed scripts/probe.lua
 	probeText string
+	//go:embed scripts/alone.lua
+	aloneText string
+	//go:embed scripts/look.lua
+	lookText string
 
 	acquireScript = newScript("acquire", acquireText)
 	bareScript    = newScript("bare", bareText)
@@ -53,4 +57,6 @@ var (
 	limitScript   = newScript("limit", limitText)
 	peersScript   = newScript("peers", peersText)
 	probeScript   = newScript("probe", probeText)
+	aloneScript   = newScript("alone", aloneText)
+	lookScript    = newScript("look", lookText)
 )

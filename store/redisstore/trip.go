@@ -509,7 +509,7 @@ func (s *Store) fly(ctx context.Context, t *trip) error {
 	// one.
 	again = again[:0]
 	for _, c := range t.calls {
-		if e := c.cmd.Err(); e != nil && len(c.backs)+len(c.groups) > 1 && isConfig(e) {
+		if e := c.cmd.Err(); e != nil && len(c.backs)+len(c.groups) > 1 && (isConfig(e) || isMoving(e)) {
 			for i := range c.backs {
 				again = append(again, &call{place: c.place, backs: c.backs[i : i+1], full: c.full})
 			}
@@ -525,13 +525,16 @@ func (s *Store) fly(ctx context.Context, t *trip) error {
 	if len(again) > 0 {
 		_ = s.send(ctx, t, again, true)
 	}
+	if isMoving(err) {
+		err = nil // the server answers; what becomes of the ops, each hears
+	}
 	// An id with leases, a line or a limit of its own is not for the bare verb.
 	rest := s.trip()
 	for _, c := range t.calls {
-		rest.ops = s.read(c, rest.ops)
+		rest.ops = s.read(ctx, c, rest.ops)
 	}
 	for _, c := range again {
-		rest.ops = s.read(c, rest.ops)
+		rest.ops = s.read(ctx, c, rest.ops)
 	}
 	if len(rest.ops) > 0 {
 		for _, o := range rest.ops {
@@ -676,11 +679,15 @@ var errClock = errors.New("redisstore: Redis and this process do not agree on ho
 
 // read gives the answer of c to its ops. It adds those that the bare verb does not
 // answer to rest.
-func (s *Store) read(c *call, rest []*op) []*op {
+func (s *Store) read(ctx context.Context, c *call, rest []*op) []*op {
 	if len(c.backs)+len(c.groups) == 0 {
 		return rest
 	}
 	got, err := c.cmd.Result()
+	if isMoving(err) {
+		s.moving(ctx, c)
+		return rest
+	}
 	r := reply{name: verbScripts[c.verb].name, err: classify(err)}
 	if list, ok := got.([]any); ok {
 		r.list = list
