@@ -148,6 +148,9 @@ func (s *Semaphore) settle(ctx context.Context, r *store.Request) (*Lease, error
 	now := s.now()
 	s.local.learn(r, d, now)
 	if d.Outcome == store.Granted {
+		if err := ctx.Err(); err != nil {
+			return nil, s.tooLate(r, err)
+		}
 		lease := s.lease(ctx, r, d, sent)
 		if lease.trusted(now) {
 			s.keep(lease)
@@ -165,7 +168,7 @@ func (s *Semaphore) settle(ctx context.Context, r *store.Request) (*Lease, error
 // unanswered goes by the outage policy. What the store may have granted is given
 // back in the background.
 func (s *Semaphore) unanswered(ctx context.Context, r *store.Request, err error) (*Lease, error) {
-	s.doubt(r, err)
+	s.doubt(ctx, r, err)
 	lease, err := s.policy(ctx, r, err)
 	if errors.Is(err, ErrUnavailable) {
 		s.stats.unavailable.Add(1)
@@ -192,9 +195,48 @@ func (s *Semaphore) policy(ctx context.Context, r *store.Request, err error) (*L
 }
 
 // doubt gives back what the store may have granted without our hearing of it.
-func (s *Semaphore) doubt(r *store.Request, err error) {
-	if asked(err) {
+func (s *Semaphore) doubt(ctx context.Context, r *store.Request, err error) {
+	switch {
+	case !asked(err):
+	case errors.Is(ctx.Err(), context.Canceled):
+		s.withdraw(r.ID, r.SlotID, true, func() {})
+	default: // the store has not answered in time: no time is left to wait for it
 		s.guard.later.add(r.ID, r.SlotID, true)
+	}
+}
+
+// tooLate gives a grant back that came when the ctx of its call was over already, and
+// returns what the call ends with. A ctx that is over wins, whichever came first: its
+// end is looked at last, when the grant is at hand. So who ends a ctx and makes room
+// then can rely on the room being left to others.
+func (s *Semaphore) tooLate(r *store.Request, err error) error {
+	s.withdraw(r.ID, r.SlotID, false, func() {})
+	return fmt.Errorf("gotsem: %q: granted when its ctx was over, and given back: %w", r.ID, err)
+}
+
+// withdrawWait is the most that a call which ends without a lease waits until its place
+// or its grant is given back. A round trip is a fraction of that; where one is not, the
+// rest is done in the background.
+const withdrawWait = 50 * time.Millisecond
+
+// withdraw gives back what the store keeps, or may keep, for a call that wants it no
+// more, and waits for that a little: so whoever asks after the call has returned finds
+// the room. done is called when it is over, or is left to the backlog.
+func (s *Semaphore) withdraw(id, slotID string, doubtful bool, done func()) {
+	given := make(chan struct{})
+	go func() {
+		defer close(given)
+		defer done()
+		freed, err := s.guard.release(context.Background(), &store.Release{ID: id, SlotID: slotID, Grace: s.opt.Grace})
+		if err != nil || doubtful && !freed {
+			s.guard.later.add(id, slotID, doubtful)
+		}
+	}()
+	timer := time.NewTimer(withdrawWait)
+	defer timer.Stop()
+	select {
+	case <-given:
+	case <-timer.C:
 	}
 }
 

@@ -158,6 +158,7 @@ func (k *keeper) wake() {
 func (k *keeper) run() {
 	timer := time.NewTimer(k.every)
 	defer timer.Stop()
+	closing := k.sem.closing
 	for {
 		k.wakes.Store(int64(forever)) // what comes during the round may be missed by it
 		next, some := k.round()
@@ -174,7 +175,8 @@ func (k *keeper) run() {
 		select {
 		case <-timer.C:
 		case <-k.nudge:
-		case <-k.sem.closing:
+		case <-closing:
+			closing = nil // Close has waiters to answer first: no spin meanwhile
 		}
 	}
 }
@@ -344,6 +346,7 @@ func (s *Semaphore) renewal(l *Lease, now time.Duration) store.Renewal {
 // for.
 func (k *keeper) end() {
 	k.closed.Store(true)
+	k.wake()
 	var all []*Lease
 	for i := range k.lists {
 		list := &k.lists[i]

@@ -114,9 +114,15 @@ func (l *line) wakeAll() {
 // The line is bounded by Options.Queue.
 //
 // With the line full the error is a *FullError that is ErrQueueFull; after
-// MaxWait one that is ErrFull and ErrWaitTooLong. ErrTooHeavy, ErrUnavailable (by
-// the outage policy, at once), ErrClosed and the ctx's own error are the others.
-// With a ctx that is over nothing is acquired.
+// MaxWait one that is ErrFull and ErrWaitTooLong, or ErrUnavailable if the store did
+// not answer. ErrTooHeavy, ErrUnavailable (by the outage policy, at once), ErrClosed
+// and the ctx's own error are the others.
+//
+// A ctx that is over wins: nothing is acquired with it, and a grant that comes when it
+// is over is given back. The place in line, or that grant, is given back before Acquire
+// returns, for which it waits 50 ms at most; a store that takes longer, or has not
+// answered by the ctx's deadline, is left to the background, and until then a Try may
+// still find the place.
 //
 // A wait costs the store one question a second, and one when it is over, at the latest
 // soon after it: a grant that the store sends is believed for [store.Claim] since the last
@@ -142,15 +148,31 @@ func (s *Semaphore) Acquire(ctx context.Context, id string, opts ...Option) (*Le
 	if woken == nil {
 		return nil, ErrClosed
 	}
-	defer s.line.leave(r.SlotID)
 	lease, owed, err := s.wait(ctx, r, woken, w.maxWait)
-	if owed {
-		// In the background: whoever gives up does not want to wait for it. If a
-		// grant meets the giving up, this hands it to the next.
-		s.guard.later.add(r.ID, r.SlotID, true)
+	slotID := r.SlotID // r goes back to the pool
+	leave := func() { s.line.leave(slotID) }
+	switch owed {
+	case aPlace, aPlaceInDoubt:
+		// If a grant meets the giving up, this hands it to the next.
+		s.withdraw(r.ID, slotID, owed == aPlaceInDoubt, leave)
+	case unknown:
+		s.guard.later.add(r.ID, slotID, true)
+		leave()
+	default:
+		leave()
 	}
 	return lease, err
 }
+
+// owing is what the store may still keep for a wait that is over.
+type owing uint8
+
+const (
+	nothing       owing = iota
+	aPlace              // or a grant that came just now
+	aPlaceInDoubt       // the same, and a request that was not answered may add it again
+	unknown             // the store does not answer at the moment
+)
 
 // queue is how many may wait for an id with that limit.
 func (s *Semaphore) queue(limit int) int {
@@ -160,11 +182,10 @@ func (s *Semaphore) queue(limit int) int {
 	return s.opt.Queue
 }
 
-// wait asks until there is an answer that ends the wait. owed reports that the
-// store may still keep a place, or a grant, for r. That is not given back before the
-// wait ends: what undoes a question without an answer would undo the grant to the
-// next one.
-func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan store.Word, maxWait time.Duration) (_ *Lease, owed bool, _ error) {
+// wait asks until there is an answer that ends the wait. owed is what the store may
+// still keep for r. That is not given back before the wait ends: what undoes a question
+// without an answer would undo the grant to the next one.
+func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan store.Word, maxWait time.Duration) (_ *Lease, owed owing, _ error) {
 	began := s.now()
 	ends := time.Duration(math.MaxInt64)
 	if maxWait < ends-began {
@@ -172,18 +193,37 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan sto
 	}
 	var timer *time.Timer
 	var last store.Decision
-	inLine := false
+	var away error // why the store did not answer the last question; nil: it did
+	inLine, doubt := false, false
+	place := func() owing {
+		if doubt {
+			return aPlaceInDoubt
+		}
+		return aPlace
+	}
 	for {
 		sent := s.now()
 		r.Away = s.local.cutOff()
 		d, err := s.guard.acquire(ctx, r)
 		if err == nil {
 			s.local.learn(r, d, s.now())
+			away = nil
 		} else {
-			owed = owed || asked(err)
-			if over(ctx) != nil && inLine {
-				s.stats.gaveUp.Add(1)
-				return nil, owed, err
+			doubt = doubt || asked(err)
+			if doubt || inLine {
+				owed = unknown
+			}
+			if end := over(ctx); end != nil {
+				if !errors.Is(err, end) { // the store was found away in the same moment
+					err = fmt.Errorf("gotsem: %q: gave up after %v: %w (%w)", r.ID, (s.now() - began).Round(time.Millisecond), end, err)
+				}
+				if owed == unknown && (errors.Is(ctx.Err(), context.Canceled) || !asked(err)) {
+					owed = place()
+				}
+				if inLine {
+					s.stats.gaveUp.Add(1)
+				}
+				return nil, owed, unlessAway(err, away)
 			}
 			lease, err := s.policy(ctx, r, err)
 			if err == nil || s.opt.Outage != Local || !errors.Is(err, ErrUnavailable) {
@@ -192,6 +232,9 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan sto
 				}
 				return lease, owed, err
 			}
+			if away == nil || asked(err) { // one that says why
+				away = err
+			}
 			// Local, and no slot to spare yet: one of our own may be released, and
 			// the store may come back while our place lives.
 			d = store.Decision{Outcome: store.Waiting, Limit: r.Limit, RetryIn: localPoll, Place: 1, Ticket: r.Ticket, Active: last.Active, Waiting: last.Waiting}
@@ -199,18 +242,23 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan sto
 		last = d
 		switch d.Outcome {
 		case store.Granted:
+			if err := ctx.Err(); err != nil {
+				if inLine {
+					s.stats.gaveUp.Add(1)
+				}
+				return nil, place(), fmt.Errorf("gotsem: %q: granted when its ctx was over, and given back: %w", r.ID, err)
+			}
 			lease := s.lease(ctx, r, d, sent)
 			if lease.trusted(s.now()) {
-				s.stats.waited(s.now() - began)
-				s.keep(lease)
-				return lease, false, nil
+				s.admitted(lease, began, inLine)
+				return lease, nothing, nil
 			}
 			continue // stood still for a whole TTL: an old grant is not believed
 		case store.Waiting, store.Recovering:
 		default:
-			return nil, false, s.refusal(r, d, 0)
+			return nil, nothing, s.refusal(r, d, 0)
 		}
-		if owed = true; !inLine {
+		if !inLine {
 			inLine = true
 			s.stats.queued.Add(1)
 		}
@@ -229,27 +277,62 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan sto
 		select {
 		case w := <-woken:
 			if lease := s.believe(ctx, r, w, d, sent); lease != nil {
-				s.stats.waited(s.now() - began)
-				s.keep(lease)
-				return lease, false, nil
+				s.admitted(lease, began, inLine)
+				return lease, nothing, nil
 			}
 		case <-timer.C:
-			if s.now() >= ends {
-				if d.Outcome == store.Waiting {
-					d.Outcome = store.Full
-				}
-				return nil, true, s.refusal(r, d, s.now()-began)
+			if now := s.now(); now >= ends {
+				return nil, s.owes(away, place()), s.waitedTooLong(r, d, now-began, away)
 			}
 			if r.Limit, err = s.limits.of(ctx, r.ID); err != nil {
-				return nil, true, fmt.Errorf("gotsem: %q: %w", r.ID, err)
+				return nil, s.owes(away, place()), fmt.Errorf("gotsem: %q: asking for its limit: %w", r.ID, err)
 			}
 		case <-ctx.Done():
 			s.stats.gaveUp.Add(1)
-			return nil, true, fmt.Errorf("gotsem: %q: gave up after %v in line: %w", r.ID, (s.now() - began).Round(time.Millisecond), ctx.Err())
+			err := fmt.Errorf("gotsem: %q: gave up after %v in line: %w", r.ID, (s.now() - began).Round(time.Millisecond), ctx.Err())
+			return nil, s.owes(away, place()), unlessAway(err, away)
 		case <-s.closing:
-			return nil, true, ErrClosed
+			return nil, s.owes(away, place()), ErrClosed
 		}
 	}
+}
+
+// admitted counts a wait that ended with a lease, and has that renewed.
+func (s *Semaphore) admitted(lease *Lease, began time.Duration, inLine bool) {
+	if inLine {
+		s.stats.waited(s.now() - began)
+	}
+	s.keep(lease)
+}
+
+// owes is what is owed for a place: while the store does not answer, nobody waits until
+// it takes it back.
+func (s *Semaphore) owes(away error, place owing) owing {
+	if away != nil {
+		return unknown
+	}
+	return place
+}
+
+// waitedTooLong is how a wait ends after its MaxWait. d is what the store said last. It
+// says nothing about room if the store did not answer: that is no "full".
+func (s *Semaphore) waitedTooLong(r *store.Request, d store.Decision, waited time.Duration, away error) error {
+	if away != nil {
+		s.stats.unavailable.Add(1)
+		return fmt.Errorf("%w; it was asked for %v", away, waited.Round(time.Millisecond))
+	}
+	if d.Outcome == store.Waiting {
+		d.Outcome = store.Full
+	}
+	return s.refusal(r, d, waited)
+}
+
+// unlessAway is err, and what kept the store from answering, if it did not.
+func unlessAway(err, away error) error {
+	if away == nil {
+		return err
+	}
+	return fmt.Errorf("%w (%w)", err, away)
 }
 
 // believe makes a lease of the grant that a word tells of, without asking the store

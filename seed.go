@@ -87,6 +87,9 @@ func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
 	mark := s.known.mark(id)
 	d, err := s.guard.acquire(ctx, r)
 	switch {
+	case err == nil && d.Outcome == store.Granted && ctx.Err() != nil:
+		s.opt.Logger.Warn("gotsem: not acquired", "id", id, "error", s.tooLate(r, ctx.Err()))
+		return AcquireResult{Max: d.Limit}
 	case err == nil && d.Outcome == store.Granted:
 		s.stats.granted.Add(1)
 		return AcquireResult{Acquired: true, SlotID: r.SlotID, Active: d.Active, Max: d.Limit}
@@ -98,7 +101,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
 		}
 		return AcquireResult{Active: d.Active, Max: d.Limit}
 	}
-	s.doubt(r, err)
+	s.doubt(ctx, r, err)
 	if errors.Is(err, ErrUnavailable) && s.opt.Outage == Open && limit > 0 {
 		s.stats.failedOpen.Add(1)
 		return AcquireResult{Acquired: true, SlotID: sentinel, Max: limit}
