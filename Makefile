@@ -1,7 +1,8 @@
 # What one does here. `make` alone lists it.
 
-MODULES := . ./cmd/gotsem ./screenshotd ./verify ./verify/miniredis
+MODULES := . ./cmd/gotsem ./screenshotd ./verify ./verify/miniredis ./verify/race
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOTESTSUM := gotest.tools/gotestsum@v1.13.0
 SECONDS := 600
 
 .DEFAULT_GOAL := help
@@ -9,15 +10,18 @@ SECONDS := 600
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# gotestsum tells of each test when it ends; go test says nothing before a package does.
 test: deps ## install what tests need, and pass them all, with -race
-	@for m in $(MODULES); do echo "# $$m"; (cd $$m && go test -race -timeout 10m ./...) || exit 1; done
+	@for m in $(MODULES); do echo "# $$m: building, then a line a test"; \
+		(cd $$m && go run $(GOTESTSUM) --format testname -- -race -timeout 10m ./...) || exit 1; done
 
 deps: ## install redis-server, gcc and a headless Chromium, if they are missing
 	@scripts/deps.sh
 
-lint: ## gofmt, go vet, staticcheck
+lint: ## gofmt, go vet, staticcheck, and that go.work.sum is whole
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "gofmt -w these:"; echo "$$unformatted"; exit 1; }
 	@for m in $(MODULES); do echo "# $$m"; (cd $$m && go vet ./... && go run $(STATICCHECK) ./...) || exit 1; done
+	@sum=$$(cat go.work.sum); go list -m all >/dev/null; [ "$$sum" = "$$(cat go.work.sum)" ] || { echo "go list -m all added to go.work.sum: commit it"; exit 1; }
 
 demo: ## the main job, on the embedded store
 	go run ./cmd/gotsem demo
