@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -21,22 +22,34 @@ import (
 //     those, and a pool of its own, which a busy application cannot starve;
 //   - a Sentinel client is used through a view that shares its pool, since only
 //     its own pool learns of a fail-over;
-//   - of any other client (a Ring, a mock) nothing is known: its calls are made on
-//     goroutines of the store, which may be left behind (see pump).
+//   - of any other client (a type that wraps one, a mock) nothing is known.
+//
+// A call on a twin ends with its ctx, if that has both a deadline and a Done: reading
+// goes by the one, and waiting for a connection by the other. So do calls on the
+// others, in so far as no code of the caller runs in them (a dialer, a hook, a source of
+// credentials), which may do as it likes. They are made where they can be left behind:
+// see pump, and aside.
 type client struct {
 	redis.UniversalClient
-	direct  bool                  // calls end with their ctx
-	shared  bool                  // the pool is the caller's: waiting for a connection needs a bound too
+	inline  bool                  // calls end with their ctx, for certain
+	shared  bool                  // the pool is the caller's, and so are the hooks
 	cluster bool                  // keys of different slots do not go into one call
 	perID   bool                  // nor do keys of different ids
 	once    redis.UniversalClient // nil, or the same client where a command is sent once, whatever becomes of it
 	twin    interface{ Close() error }
 
 	reloaded atomic.Int64 // when the Cluster was last asked who serves what, Unix ms
+	left     leftBehind
 }
 
-// twinTimeout bounds what a ctx does not: it always has a shorter deadline.
-const twinTimeout = 5 * time.Second
+const (
+	// twinTimeout bounds what a ctx does not: it always has a shorter deadline.
+	twinTimeout = 5 * time.Second
+	// dialTimeout is how long a dial of a twin holds a place in its pool.
+	dialTimeout = 2 * time.Second
+	// connectWithin is how long it may take to subscribe.
+	connectWithin = time.Second
+)
 
 func newClient(rdb redis.UniversalClient) *client {
 	switch c := rdb.(type) {
@@ -44,43 +57,108 @@ func newClient(rdb redis.UniversalClient) *client {
 		o := c.Options()
 		switch {
 		case o.ContextTimeoutEnabled:
-			return &client{UniversalClient: c, direct: true, shared: true}
+			return &client{UniversalClient: c, shared: true}
 		case o.Addr == sentinelAddr:
 			view := c.WithTimeout(twinTimeout)
 			view.Options().ContextTimeoutEnabled = true // the view's own copy
-			return &client{UniversalClient: view, direct: true, shared: true}
+			return &client{UniversalClient: view, shared: true}
 		}
 		t := *o
 		t.ContextTimeoutEnabled = true
 		t.ReadTimeout, t.WriteTimeout, t.PoolTimeout = twinTimeout, twinTimeout, twinTimeout
 		t.MaxRetries, t.MinRetryBackoff, t.MaxRetryBackoff = 1, time.Millisecond, 8*time.Millisecond
+		t.DialTimeout, t.Dialer = min(t.DialTimeout, dialTimeout), leavable(o.Dialer)
 		t.DialerRetries, t.DialerRetryTimeout = 1, time.Millisecond
 		t.MinIdleConns = 0
 		t.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 		twin := redis.NewClient(&t)
 		once := twin.WithTimeout(twinTimeout) // over the same pool
 		once.Options().MaxRetries = 0         // its own copy
-		return &client{UniversalClient: twin, once: once, direct: true, twin: twin}
+		foreign := o.OnConnect != nil || o.Limiter != nil || o.CredentialsProvider != nil ||
+			o.CredentialsProviderContext != nil || o.StreamingCredentialsProvider != nil
+		return &client{UniversalClient: twin, once: once, inline: !foreign, twin: twin}
 	case *redis.ClusterClient:
 		o := c.Options()
 		if o.ContextTimeoutEnabled {
-			return &client{UniversalClient: c, direct: true, shared: true, cluster: true}
+			return &client{UniversalClient: c, shared: true, cluster: true}
 		}
 		t := *o
 		t.ContextTimeoutEnabled = true
 		t.ReadTimeout, t.WriteTimeout, t.PoolTimeout = twinTimeout, twinTimeout, twinTimeout
 		t.MinRetryBackoff, t.MaxRetryBackoff = time.Millisecond, 8*time.Millisecond
+		dial := o.Dialer
+		if dial == nil {
+			dial = redis.NewDialer(&redis.Options{DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig})
+		}
+		t.DialTimeout, t.Dialer = min(t.DialTimeout, dialTimeout), leavable(dial)
 		t.DialerRetries, t.DialerRetryTimeout = 1, time.Millisecond
 		t.MinIdleConns = 0
 		t.ReadOnly, t.RouteByLatency, t.RouteRandomly = false, false, false
 		t.ClusterStateReloadInterval = 2 * time.Second
 		t.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 		twin := redis.NewClusterClient(&t)
-		return &client{UniversalClient: twin, direct: true, cluster: true, twin: twin}
+		foreign := o.OnConnect != nil || o.NewClient != nil || o.ClusterSlots != nil || o.CredentialsProvider != nil ||
+			o.CredentialsProviderContext != nil || o.StreamingCredentialsProvider != nil
+		return &client{UniversalClient: twin, inline: !foreign, cluster: true, twin: twin}
 	case *redis.Ring:
-		return &client{UniversalClient: c, perID: true}
+		return &client{UniversalClient: c, shared: true, perID: true}
 	}
-	return &client{UniversalClient: rdb, perID: true}
+	return &client{UniversalClient: rdb, shared: true, perID: true}
+}
+
+// leftMax is how many calls, and how many dials, may hang with nobody waiting for them.
+const leftMax = 64
+
+// leftBehind counts calls that were left behind and have not ended.
+type leftBehind struct{ n atomic.Int32 }
+
+var errHangs = fmt.Errorf("redisstore: %d calls hang in the client, beyond their time: %w", leftMax, context.DeadlineExceeded)
+
+// aside makes a call where it can be left behind when ctx is over, or defaultBudget if
+// ctx has no end. discard, if not nil, gets what comes too late.
+func aside[T any](ctx context.Context, left *leftBehind, call func(ctx context.Context) (T, error), discard func(T)) (got T, err error) {
+	if left.n.Load() >= leftMax {
+		return got, errHangs
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		bounded, cancel := context.WithTimeout(ctx, defaultBudget)
+		defer cancel()
+		ctx = bounded
+	}
+	type answer struct {
+		got T
+		err error
+	}
+	answers := make(chan answer, 1)
+	left.n.Add(1)
+	go func() {
+		defer left.n.Add(-1)
+		got, err := call(ctx)
+		answers <- answer{got, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.got, a.err
+	case <-ctx.Done():
+		if discard != nil {
+			go func() {
+				if a := <-answers; a.err == nil {
+					discard(a.got)
+				}
+			}()
+		}
+		return got, ctx.Err()
+	}
+}
+
+// leavable has a dialer end with its ctx: go-redis's own does not while it shakes hands
+// over TLS, and a caller's may look at nothing. A connection that comes too late is closed.
+func leavable(dial func(ctx context.Context, network, addr string) (net.Conn, error)) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	var left leftBehind
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return aside(ctx, &left, func(ctx context.Context) (net.Conn, error) { return dial(ctx, network, addr) },
+			func(late net.Conn) { _ = late.Close() })
+	}
 }
 
 // trips is the client that trips are made with.
@@ -91,14 +169,25 @@ func (c *client) trips() redis.UniversalClient {
 	return c.UniversalClient
 }
 
-// hearing subscribes to a channel. A Ring panics there when none of its shards is up.
-func (c *client) hearing(ctx context.Context, channel string) (ps *redis.PubSub, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("redisstore: subscribing to %s: %v", channel, p)
-		}
-	}()
-	return c.Subscribe(ctx, channel), nil
+// hearing subscribes to a channel.
+func (c *client) hearing(ctx context.Context, channel string) (*redis.PubSub, error) {
+	return c.subscribing(ctx, channel, func(ctx context.Context) *redis.PubSub { return c.Subscribe(ctx, channel) })
+}
+
+// subscribing makes a subscription. Connecting may hang, and then closing the
+// subscription does too, which waits for it: so it is left behind with ctx, or after
+// connectWithin, and closed when it has ended.
+func (c *client) subscribing(ctx context.Context, channel string, subscribe func(ctx context.Context) *redis.PubSub) (*redis.PubSub, error) {
+	bounded, cancel := context.WithTimeout(ctx, connectWithin)
+	defer cancel()
+	return aside(bounded, &c.left, func(ctx context.Context) (ps *redis.PubSub, err error) {
+		defer func() {
+			if p := recover(); p != nil { // a Ring does, when none of its shards is up
+				err = fmt.Errorf("redisstore: subscribing to %s: %v", channel, p)
+			}
+		}()
+		return subscribe(ctx), nil
+	}, func(late *redis.PubSub) { _ = late.Close() })
 }
 
 // sentinelAddr is what go-redis writes into Options.Addr of a client that

@@ -20,7 +20,9 @@ const (
 	gatherAgain  = 100 * time.Millisecond // after that took longer, trips go at once for so long
 	gatherYields = 8                      // without a new caller, and the trip goes
 	farTrip      = time.Millisecond
-	abandonedMax = 8 // trips on a client that does not end them in time
+	dueSpread    = 10 * time.Millisecond // by how much the operations of a trip differ in when they are due
+	giveUpAfter  = 5 * time.Millisecond  // a trip is due, and it is given up: it may know better why it failed
+	abandonedMax = 8                     // trips that were given up and have not ended
 )
 
 // pump carries operations to Redis. A caller that finds a trip free makes it on its
@@ -33,13 +35,21 @@ const (
 // finds a trip free: it lets the others run before it goes, so that they ride along
 // and not behind it.
 //
-// On a client whose calls do not end with their ctx (see client), trips are made on
-// goroutines of the pump, and a trip that does not end is left behind.
+// Every trip has a time when it is due, and ends then at the latest for all who ride in
+// it. A caller makes a trip itself only where run ends with its ctx and the caller's own
+// ctx cannot be cancelled. All other trips are made on goroutines of the pump: a caller
+// whose ctx ends leaves, and a trip that does not end in time is given up, which means
+// that its callers are told and its goroutine is left to end by itself.
+//
+// All that waits in a pump waits for one server: see Store.pump.
 type pump struct {
-	store *Store
+	store  *Store
+	run    func(ctx context.Context, t *trip) error // sends a trip, and answers its operations
+	inline bool                                     // run ends with its ctx
 
 	mu        sync.Mutex
 	waiting   []*trip // those that have not gone; operations get on the last
+	under     []*trip // those under way, and those given up that have not ended
 	flying    int
 	gathering bool         // one of flying has not gone yet: it is the first of waiting
 	crowd     bool         // the last trip that ended was not the only one, or not for one caller
@@ -47,7 +57,9 @@ type pump struct {
 	arrived   atomic.Int32 // operations waiting, roughly
 	hurried   atomic.Int64 // until then, Unix ns, trips do not wait for company
 	abandoned int
-	ghosts    map[string]chan struct{} // acquires whose callers left while they were under way, by slot id
+
+	watch *time.Timer // looks for what is due
+	armed time.Time   // when it will; zero: it will not
 }
 
 var errTimeout = fmt.Errorf("redisstore: no answer from Redis in time: %w", context.DeadlineExceeded)
@@ -56,51 +68,69 @@ var errTimeout = fmt.Errorf("redisstore: no answer from Redis in time: %w", cont
 // An error is about the trip; what Redis answered is in o. left reports that the
 // caller has left o under way: it must not touch it any more.
 func (p *pump) do(ctx context.Context, o *op) (left bool, err error) {
-	if d, ok := ctx.Deadline(); ok {
-		if o.due = time.Now().Add(o.budget); d.Before(o.due) {
-			o.due, o.hasty = d, true
+	done := ctx.Done()
+	o.due = p.store.due(o.budget)
+	if d, ok := ctx.Deadline(); ok && d.Before(o.due) {
+		if done == nil { // the only way to tell it that its time is over
+			bounded, cancel := context.WithDeadline(ctx, d)
+			defer cancel()
+			ctx, done = bounded, bounded.Done()
+		}
+		o.due = d
+	}
+	if o.gives() && p.store.doubts.any() {
+		if err := p.store.doubts.wait(ctx, o); err != nil {
+			return false, err
 		}
 	}
+	inline := p.inline && done == nil
 	p.mu.Lock()
-	if len(p.ghosts) > 0 && o.gives() {
-		p.awaitGhost(ctx, o.slot)
-	}
-	direct := p.store.client.direct
 	// Where a trip is free, nothing waits but what another is about to take along.
-	if p.flying < p.flights() && direct && len(p.waiting) == 0 && !(p.crowd && o.hasty) {
+	if p.flying < p.flights() && len(p.waiting) == 0 && (inline || !p.crowd) {
 		p.flying++
 		t := p.board(o)
-		t.leader = o
-		p.lead(ctx, t, p.crowd)
-		return false, o.err
+		t.ctx.values = ctx
+		if inline {
+			t.leader = o
+			p.lead(t, p.crowd)
+			return false, o.err
+		}
+		turn := o.waits(t, false)
+		p.start(p.take(), false)
+		p.mu.Unlock()
+		go p.fly(t, nil)
+		return p.await(ctx, o, turn)
 	}
 	t := p.board(o)
-	turn := o.waits(t, direct)
+	turn := o.waits(t, inline)
 	p.next()
 	p.mu.Unlock()
-	if ctx.Done() == nil && direct { // what is under way ends in time
+	if left, err := p.await(ctx, o, turn); left || !o.lead {
+		return left, err
+	}
+	p.mu.Lock()
+	p.lead(t, true)
+	return false, o.err
+}
+
+// await waits until o is answered, or is to lead its trip, or its time is over.
+func (p *pump) await(ctx context.Context, o *op, turn <-chan struct{}) (left bool, err error) {
+	if done := ctx.Done(); done == nil {
 		<-turn
 	} else {
-		var late <-chan time.Time
-		if o.hasty || !direct {
-			timer := time.NewTimer(time.Until(o.due))
-			defer timer.Stop()
-			late = timer.C
-		}
 		select {
 		case <-turn:
-		case <-ctx.Done():
-			err = ctx.Err()
-		case <-late:
-			err = errTimeout
-		}
-		if err != nil && p.leave(o, turn) {
-			return true, err
+		case <-done:
+			if p.leave(o, turn) {
+				return true, ctx.Err()
+			}
 		}
 	}
-	if o.lead {
-		p.mu.Lock()
-		p.lead(ctx, t, true)
+	switch {
+	case o.late:
+		return true, errTimeout
+	case o.lead:
+		return false, nil
 	}
 	return false, o.err
 }
@@ -111,16 +141,20 @@ func (p *pump) board(o *op) *trip {
 	if o.verb == bare {
 		room = roomBare
 	}
+	if o.due.IsZero() {
+		o.due = p.store.due(o.budget)
+	}
 	n := len(p.waiting)
-	if n == 0 || p.waiting[n-1].room < room {
+	if n == 0 || p.waiting[n-1].room < room || p.waiting[n-1].due.Sub(o.due).Abs() > dueSpread {
 		t := p.store.trip()
-		t.room = tripRoom
+		t.room, t.due = tripRoom, o.due
 		p.waiting = append(p.waiting, t)
 		n++
+		p.arm(t.due)
 	}
 	t := p.waiting[n-1]
-	if o.due.IsZero() {
-		o.due = p.store.start.Add(time.Since(p.store.start) + o.budget) // time.Now reads two clocks
+	if o.due.After(t.due) {
+		t.due = o.due
 	}
 	t.ops = append(t.ops, o)
 	t.room -= room
@@ -129,10 +163,10 @@ func (p *pump) board(o *op) *trip {
 }
 
 // waits returns what tells o that it is answered, or that it is to lead its trip. The
-// first that has no timer of its own may be that; all others are told by one channel. mu
-// of the pump is held.
-func (o *op) waits(t *trip, direct bool) <-chan struct{} {
-	if direct && !o.hasty && t.leader == nil {
+// first that may lead is told by its own channel; all others are told by one. mu of the
+// pump is held.
+func (o *op) waits(t *trip, inline bool) <-chan struct{} {
+	if inline && t.leader == nil {
 		if o.turn == nil {
 			o.turn = make(chan struct{}, 1)
 		}
@@ -177,7 +211,7 @@ func (p *pump) gather() {
 
 // lead makes t, the first of those that wait, for its leader. mu is held, and given
 // back.
-func (p *pump) lead(ctx context.Context, t *trip, gather bool) {
+func (p *pump) lead(t *trip, gather bool) {
 	if gather && len(t.ops) < gatherEnough {
 		p.gathering = true
 		p.mu.Unlock()
@@ -185,17 +219,28 @@ func (p *pump) lead(ctx context.Context, t *trip, gather bool) {
 		p.mu.Lock()
 	}
 	p.gathering = false
-	p.take()
+	p.start(p.take(), true)
 	p.next()
 	p.mu.Unlock()
-	if len(t.ops) > 1 {
-		ctx = context.WithoutCancel(ctx)
-	}
-	p.fly(ctx, t, t.leader)
+	p.fly(t, t.leader)
 }
 
 // enqueue has o carried without waiting for it. o.async hears how it ended.
 func (p *pump) enqueue(o *op) {
+	if o.gives() && p.store.doubts.any() {
+		go func() {
+			if err := p.store.doubts.wait(context.Background(), o); err != nil {
+				o.async(o.id, o.slot, err)
+				return
+			}
+			p.put(o)
+		}()
+		return
+	}
+	p.put(o)
+}
+
+func (p *pump) put(o *op) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.board(o)
@@ -206,49 +251,27 @@ func (p *pump) enqueue(o *op) {
 // answered, or was to lead a trip, at the last moment.
 func (p *pump) leave(o *op, turn <-chan struct{}) bool {
 	p.mu.Lock()
-	if o.landed || o.lead { // the word of it is on its way
+	if o.landed || o.lead || o.late { // the word of it is on its way
 		p.mu.Unlock()
 		<-turn
 		return false
 	}
 	defer p.mu.Unlock()
 	o.gone = true
-	if o.takes {
-		if p.ghosts == nil {
-			p.ghosts = make(map[string]chan struct{})
-		}
-		if p.ghosts[o.slot] == nil { // else it was asked for twice: who lands first ends both
-			p.ghosts[o.slot] = make(chan struct{})
-		}
+	if o.takes && o.sent {
+		p.store.doubts.begin(o.slot)
 	}
 	return true
 }
 
-// awaitGhost keeps a release from overtaking the acquire that it cleans up after. mu is
-// held, but not meanwhile.
-func (p *pump) awaitGhost(ctx context.Context, slot string) {
-	ghost := p.ghosts[slot]
-	if ghost == nil {
-		return
-	}
-	p.mu.Unlock()
-	defer p.mu.Lock()
-	select {
-	case <-ghost:
-	case <-ctx.Done():
-	}
-}
-
-// lay notes that a batch has landed, and ends its ghosts. mu is held.
-func (p *pump) lay(batch []*op) {
-	for _, o := range batch {
-		o.landed = true
-		if len(p.ghosts) == 0 {
-			continue
+// lay notes that what was under way has ended. mu is held.
+func (p *pump) lay(t *trip) {
+	for _, o := range t.ops {
+		if o.takes && (o.gone || o.late) {
+			p.store.doubts.end(o.slot)
 		}
-		if ghost := p.ghosts[o.slot]; ghost != nil && o.takes {
-			close(ghost)
-			delete(p.ghosts, o.slot)
+		if !o.late { // else its caller has looked, and does not hold mu
+			o.landed = true
 		}
 	}
 }
@@ -257,21 +280,34 @@ func (p *pump) lay(batch []*op) {
 // is held.
 func (p *pump) take() *trip {
 	t := p.waiting[0]
-	rest := copy(p.waiting, p.waiting[1:])
-	p.waiting[rest] = nil
-	p.waiting = p.waiting[:rest]
-	p.arrived.Add(int32(-len(t.ops)))
+	p.drop(0)
 	stay := t.ops[:0]
-	for i, o := range t.ops {
+	for _, o := range t.ops {
 		if o.gone {
-			p.lay(t.ops[i : i+1])
 			continue
 		}
+		o.sent = true
 		stay = append(stay, o)
 	}
 	clear(t.ops[len(stay):])
 	t.ops = stay
 	return t
+}
+
+// drop takes the i-th of the trips that wait off the list. mu is held.
+func (p *pump) drop(i int) {
+	p.arrived.Add(int32(-len(p.waiting[i].ops)))
+	rest := i + copy(p.waiting[i:], p.waiting[i+1:])
+	p.waiting[rest] = nil
+	p.waiting = p.waiting[:rest]
+}
+
+// start notes that t is under way. mu is held.
+func (p *pump) start(t *trip, byLeader bool) {
+	t.byLeader = byLeader
+	t.ctx.begin(t.due)
+	p.under = append(p.under, t)
+	p.arm(t.due)
 }
 
 // next has the next trip made, if one waits and one is free: by its leader, or by a
@@ -282,7 +318,9 @@ func (p *pump) next() {
 	}
 	p.flying++
 	p.gathering = true // until it runs
-	if o := p.waiting[0].leader; o != nil && !o.gone {
+	t := p.waiting[0]
+	// Who leads waits as long as the trip does.
+	if o := t.leader; o != nil && t.due.Sub(o.due) <= dueSpread {
 		o.lead = true
 		o.turn <- struct{}{}
 		return
@@ -298,6 +336,8 @@ func (p *pump) carry() {
 	t := p.take()
 	if len(t.ops) == 0 { // all of them have left
 		p.flying--
+	} else {
+		p.start(t, false)
 	}
 	p.next()
 	p.mu.Unlock()
@@ -305,109 +345,47 @@ func (p *pump) carry() {
 		p.store.recycle(t)
 		return
 	}
-	if p.store.client.direct {
-		p.fly(context.Background(), t, nil)
-		return
-	}
-	// What is left behind must not write into what was answered in its stead.
-	copied := p.store.trip()
-	for _, o := range t.ops {
-		copied.ops = append(copied.ops, &op{question: o.question})
-	}
-	began, budget, due := time.Now(), t.ops[0].budget, latest(t.ops)
-	done := make(chan error, 1)
-	go func() {
-		ctx, cancel := context.WithDeadline(context.Background(), due)
-		defer cancel()
-		err := p.store.fly(ctx, copied)
-		p.mu.Lock()
-		p.lay(copied.ops)
-		p.mu.Unlock()
-		done <- err
-	}()
-	timer := time.NewTimer(time.Until(due))
-	defer timer.Stop()
-	select {
-	case <-done:
-		for i, o := range t.ops {
-			o.answer = copied.ops[i].answer
-		}
-		p.store.recycle(copied)
-		p.land(t, nil, 0, false)
-		return
-	case <-timer.C:
-	}
-	for _, o := range t.ops {
-		o.err = errTimeout
-	}
-	p.mu.Lock()
-	for _, o := range t.ops {
-		o.landed = true // their ghosts stay until the trip really ends
-	}
-	p.abandoned++
-	var late []*trip
-	full := p.abandoned >= abandonedMax
-	if !full { // else its place is not given on before it has ended
-		late = p.end(time.Since(began) >= budget) // else it is a caller's ctx that is over
-	}
-	p.mu.Unlock()
-	p.tell(t, nil)
-	p.tellLate(late)
-	<-done
-	p.store.recycle(copied)
-	p.mu.Lock()
-	p.abandoned--
-	if full {
-		p.end(false)
-	}
-	p.mu.Unlock()
+	p.fly(t, nil)
 }
 
-// fly makes a trip, on a client whose calls end with their ctx. self is the op of the
-// caller that makes it, if it is one.
-func (p *pump) fly(ctx context.Context, t *trip, self *op) {
-	began := time.Now()
-	budget, due := t.ops[0].budget, latest(t.ops)
-	if p.store.client.shared {
-		bounded, cancel := context.WithDeadline(ctx, due)
-		defer cancel()
-		ctx = bounded
-	} else if d, ok := ctx.Deadline(); !ok || due.Before(d) {
-		t.ctx = deadlineContext{ctx, due}
-		ctx = &t.ctx
+// fly makes a trip, and ends it. self is the op of the caller that makes it, if it is
+// one.
+func (p *pump) fly(t *trip, self *op) {
+	if len(t.ops) > 1 {
+		t.ctx.values = nil
 	}
-	err := p.store.fly(ctx, t)
-	took := time.Since(began)
-	p.land(t, self, took, err != nil && isTimeout(err) && took >= budget)
+	began := time.Now()
+	_ = p.run(&t.ctx, t) // each op has its own error
+	p.land(t, self, time.Since(began))
 }
 
 // land gives the answers of a trip to those who wait for them, and ends it.
-func (p *pump) land(t *trip, self *op, took time.Duration, dead bool) {
+func (p *pump) land(t *trip, self *op, took time.Duration) {
 	p.mu.Lock()
+	for i, other := range p.under {
+		if other == t {
+			last := len(p.under) - 1
+			p.under[i], p.under[last] = p.under[last], nil
+			p.under = p.under[:last]
+			break
+		}
+	}
+	p.lay(t)
+	if t.givenUp { // its callers have been told
+		p.abandoned--
+		if t.keeps {
+			p.flying--
+			p.next()
+		}
+		p.mu.Unlock()
+		return
+	}
 	p.far = took > farTrip
 	p.crowd = p.flying > 1 || len(t.ops) > 1
-	p.lay(t.ops)
-	late := p.end(dead)
+	p.flying--
+	p.next()
 	p.mu.Unlock()
 	p.tell(t, self)
-	p.tellLate(late)
-}
-
-// end gives a trip on: what has gathered goes on the next. dead says that Redis did
-// not answer for a whole budget; who has waited for it meanwhile will not wait for
-// another one, and is returned. mu is held.
-func (p *pump) end(dead bool) (late []*trip) {
-	p.flying--
-	for dead && !p.gathering && len(p.waiting) > 0 {
-		t := p.take()
-		p.lay(t.ops)
-		for _, o := range t.ops {
-			o.err = errTimeout
-		}
-		late = append(late, t)
-	}
-	p.next()
-	return late
 }
 
 // tell has those who ride in t hear that they are answered, but for self, and t used
@@ -428,28 +406,213 @@ func (p *pump) tell(t *trip, self *op) {
 	p.store.recycle(t)
 }
 
-func (p *pump) tellLate(late []*trip) {
-	for _, t := range late {
-		p.tell(t, nil)
+// arm has the watch look at due, at the latest. mu is held.
+func (p *pump) arm(due time.Time) {
+	if !p.armed.IsZero() && !due.Before(p.armed) {
+		return
+	}
+	p.armed = due
+	if p.watch == nil {
+		p.watch = time.AfterFunc(time.Until(due), p.expire)
+	} else {
+		p.watch.Reset(time.Until(due))
 	}
 }
 
-// latest is when the last of a batch gives up.
-func latest(batch []*op) time.Time {
-	due := batch[0].due
-	for _, o := range batch[1:] {
-		if o.due.After(due) {
-			due = o.due
+// expire ends what is due. What waits is answered; what is under way has its ctx end,
+// and is given up a little later if that does not end it.
+func (p *pump) expire() {
+	now := time.Now()
+	var over, late []*trip
+	p.mu.Lock()
+	p.armed = time.Time{}
+	for i := len(p.waiting) - 1; i >= 0; i-- {
+		t := p.waiting[i]
+		switch {
+		case now.Before(t.due):
+			p.arm(t.due)
+		case i > 0 || !p.gathering: // else it is about to go
+			p.drop(i)
+			for _, o := range t.ops {
+				o.landed, o.err = true, errTimeout
+			}
+			over = append(over, t)
 		}
 	}
-	return due
+	for _, t := range p.under {
+		switch {
+		case now.Before(t.due):
+			p.arm(t.due)
+			continue
+		case t.givenUp:
+			continue
+		}
+		t.ctx.end()
+		if t.byLeader {
+			continue
+		}
+		if last := t.due.Add(giveUpAfter); now.Before(last) {
+			p.arm(last)
+			continue
+		}
+		p.giveUp(t)
+		late = append(late, t)
+	}
+	p.mu.Unlock()
+	for _, t := range over {
+		p.tell(t, nil)
+	}
+	for _, t := range late {
+		p.tellLate(t)
+	}
 }
 
-// deadlineContext has a deadline, but no timer: it is for calls that look at the
-// deadline themselves.
-type deadlineContext struct {
-	context.Context
-	deadline time.Time
+// giveUp has a trip that does not end in time left behind. Its place is given on, but
+// not if as many are left behind as may be. mu is held.
+func (p *pump) giveUp(t *trip) {
+	t.givenUp = true
+	for _, o := range t.ops {
+		if o.gone {
+			continue
+		}
+		o.late = true
+		if o.takes {
+			p.store.doubts.begin(o.slot)
+		}
+	}
+	p.abandoned++
+	if t.keeps = p.abandoned >= abandonedMax; !t.keeps {
+		p.flying--
+		p.next()
+	}
 }
 
-func (c *deadlineContext) Deadline() (time.Time, bool) { return c.deadline, true }
+// tellLate has those who ride in a trip that was given up hear of it. Their ops are
+// still being written to, and are not used again.
+func (p *pump) tellLate(t *trip) {
+	p.store.client.lookAround(errTimeout)
+	for _, o := range t.ops {
+		if o.async != nil {
+			o.async(o.id, o.slot, errTimeout)
+		}
+	}
+	if o := t.leader; o != nil && !o.gone {
+		o.turn <- struct{}{}
+	}
+	if t.done != nil {
+		close(t.done)
+	}
+}
+
+// doubts are the acquires whose callers left while they were under way, by slot id. A
+// release of one of them waits, so that it does not overtake what it cleans up after.
+type doubts struct {
+	n    atomic.Int32
+	mu   sync.Mutex
+	over map[string]*doubt
+}
+
+type doubt struct {
+	acquires int           // a slot id may be asked for twice
+	over     chan struct{} // closed when the last of them has ended
+}
+
+func (d *doubts) any() bool { return d.n.Load() > 0 }
+
+// begin notes that an acquire of the slot id is in doubt. end must follow.
+func (d *doubts) begin(slot string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.over == nil {
+		d.over = make(map[string]*doubt)
+	}
+	if d.over[slot] == nil {
+		d.over[slot] = &doubt{over: make(chan struct{})}
+	}
+	d.over[slot].acquires++
+	d.n.Add(1)
+}
+
+func (d *doubts) end(slot string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.n.Add(-1)
+	if one := d.over[slot]; one != nil {
+		if one.acquires--; one.acquires == 0 {
+			close(one.over)
+			delete(d.over, slot)
+		}
+	}
+}
+
+// wait waits until nothing about o's slot id is in doubt, for as long as o has time.
+func (d *doubts) wait(ctx context.Context, o *op) error {
+	d.mu.Lock()
+	one := d.over[o.slot]
+	d.mu.Unlock()
+	if one == nil {
+		return nil
+	}
+	if o.due.IsZero() {
+		o.due = time.Now().Add(o.budget)
+	}
+	timer := time.NewTimer(time.Until(o.due))
+	defer timer.Stop()
+	select {
+	case <-one.over:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return errTimeout
+	}
+}
+
+// tripContext is the ctx of a trip. It ends when the trip is due, and costs no timer:
+// the pump's watch ends it.
+type tripContext struct {
+	values context.Context // of the only caller; nil: of none
+	due    time.Time
+	over   chan struct{} // closed at the end; used again by the next trip if that does not come
+	ended  atomic.Bool
+}
+
+func (c *tripContext) begin(due time.Time) {
+	c.due = due
+	if c.over == nil {
+		c.over = make(chan struct{})
+	}
+}
+
+// end ends the ctx. mu of the pump is held.
+func (c *tripContext) end() {
+	if c.ended.CompareAndSwap(false, true) {
+		close(c.over)
+	}
+}
+
+// reset makes the ctx fit for another trip.
+func (c *tripContext) reset() {
+	c.values = nil
+	if c.ended.Load() {
+		c.over = nil
+		c.ended.Store(false)
+	}
+}
+
+func (c *tripContext) Deadline() (time.Time, bool) { return c.due, true }
+func (c *tripContext) Done() <-chan struct{}       { return c.over }
+
+func (c *tripContext) Err() error {
+	if c.ended.Load() {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+func (c *tripContext) Value(key any) any {
+	if c.values == nil {
+		return nil
+	}
+	return c.values.Value(key)
+}

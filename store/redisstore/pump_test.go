@@ -24,8 +24,8 @@ import (
 func (p *pump) idle() (bool, string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.waiting) == 0 && p.arrived.Load() == 0 && p.flying == 0 && p.abandoned == 0 && len(p.ghosts) == 0,
-		fmt.Sprintf("%d queued, %d trips, %d abandoned, %d ghosts", p.arrived.Load(), p.flying, p.abandoned, len(p.ghosts))
+	return len(p.waiting) == 0 && p.arrived.Load() == 0 && p.flying == 0 && p.abandoned == 0 && len(p.under) == 0 && !p.store.doubts.any(),
+		fmt.Sprintf("%d queued, %d trips, %d abandoned, %d in doubt", p.arrived.Load(), p.flying, p.abandoned, p.store.doubts.n.Load())
 }
 
 // Callers leave at any moment: a release never overtakes the acquire that it cleans up
@@ -215,49 +215,76 @@ func TestTripsWaitedForBusyProcessors(t *testing.T) {
 	}
 }
 
-// The budget of who boards a trip that has waited for long, since Redis hangs, begins when
-// it boards, and not with the first on board.
-func TestLateBoardersWereGivenTheTimeOfTheFirst(t *testing.T) {
-	s := opened(t, redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), "sem:")
-	waits := s.trip()
-	waits.room = tripRoom
-	s.pump.waiting = []*trip{waits}
-	for range tripRoom {
-		o := s.op(bare, "id", "slot", time.Minute)
-		before := time.Now()
-		if s.pump.board(o) != waits {
-			t.Fatal("it took another trip")
-		}
-		if early := before.Add(o.budget).Sub(o.due); early > 0 {
-			t.Fatalf("behind %d others its time is over %v early", len(waits.ops)-1, early)
-		}
-	}
-	s.pump.waiting = nil
-}
-
-// One slot id can be asked for twice, and both callers leave. Whoever gives it back waited for ever
-// for the first, whose place the second had taken.
-func TestTwoWhoLeftWithOneSlotID(t *testing.T) {
+// What waits together is due together: whoever comes later, since Redis hangs, has the
+// whole of its budget, and nobody waits for the budget of another.
+func TestWhatGoesTogetherIsDueTogether(t *testing.T) {
 	s := opened(t, redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), "sem:")
 	p := &s.pump
-	ops := []*op{s.op(acquire, "id", "slot", time.Minute), s.op(acquire, "id", "slot", time.Minute)}
-	var ghost chan struct{}
-	for _, o := range ops {
+	p.flying = inFlightFar // so that all wait
+	defer func() { p.flying = 0 }()
+	const budget = 300 * time.Millisecond
+	var all sync.WaitGroup
+	var trips []*trip
+	began := time.Now()
+	for i := range 40 {
+		all.Go(func() {
+			began := time.Now()
+			_, err := s.Acquire(t.Context(), &store.Request{ID: "id", SlotID: fmt.Sprint(i), Weight: 1, Limit: 1, TTL: time.Minute, Budget: budget})
+			if took := time.Since(began); !isTimeout(err) || took < budget || took > budget+dueSpread+time.Second {
+				t.Errorf("%v after %v, want that its budget of %v is over", err, took, budget)
+			}
+		})
+		soon(t, "the next to wait", func() bool { return int(p.arrived.Load()) == i+1 || time.Since(began) > budget/2 })
+		if i%10 == 9 {
+			pause(t.Context(), 2*dueSpread)
+		}
+		p.mu.Lock()
+		trips = append(trips[:0], p.waiting...)
+		for _, w := range trips {
+			for _, o := range w.ops {
+				if late := w.due.Sub(o.due); late < 0 || late > dueSpread {
+					t.Errorf("a trip is due %v after one that rides in it", late)
+				}
+			}
+		}
+		p.mu.Unlock()
+	}
+	if len(trips) < 2 {
+		t.Errorf("all of them wait in %d trips: that tests nothing", len(trips))
+	}
+	all.Wait()
+}
+
+// One slot id can be asked for twice, and both callers leave: it is in doubt until both
+// trips have ended, and no longer.
+func TestInDoubtUntilTheLastHasEnded(t *testing.T) {
+	s := opened(t, redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), "sem:")
+	p := &s.pump
+	give := s.op(release, "id", "slot", time.Minute)
+	var trips []*trip
+	for range 2 {
+		o := s.op(acquire, "id", "slot", time.Minute)
+		o.sent = true
 		if !p.leave(o, nil) {
 			t.Fatal("it was answered")
 		}
-		if ghost == nil {
-			ghost = p.ghosts["slot"]
+		trips = append(trips, &trip{ops: []*op{o}})
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, one := range trips {
+		if err := s.doubts.wait(over, give); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v, want that the release waits", err)
 		}
+		p.lay(one)
 	}
-	p.lay(ops)
-	select {
-	case <-ghost:
-	default:
-		t.Error("who waits for the first goes on waiting")
+	if err := s.doubts.wait(over, give); err != nil || s.doubts.any() {
+		t.Errorf("%v, and %d are in doubt: want none", err, s.doubts.n.Load())
 	}
-	if len(p.ghosts) != 0 {
-		t.Errorf("%d ghosts are left", len(p.ghosts))
+	// One that never left is not in doubt.
+	o := s.op(acquire, "id", "slot", time.Minute)
+	if p.leave(o, nil); s.doubts.any() {
+		t.Error("in doubt, though it was never sent")
 	}
 }
 

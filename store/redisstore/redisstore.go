@@ -44,6 +44,7 @@ type Store struct {
 	clocks  clocks
 	ears    ears
 	pump    pump
+	doubts  doubts
 	ops     sync.Pool    // of *op
 	flights sync.Pool    // of *trip
 	grace   atomic.Int64 // ms, the longest that a request has brought along
@@ -114,7 +115,7 @@ func New(rdb redis.UniversalClient, prefix string, opts ...Option) *Store {
 	s.head = fmt.Sprintf(" %s %s ", shard, s.token)
 	s.clocks.local = !s.client.cluster
 	s.ears.client, s.ears.token, s.ears.shards.ears = s.client, s.token, &s.ears
-	s.pump.store = s
+	s.pump.store, s.pump.run, s.pump.inline = s, s.fly, s.client.inline
 	for _, opt := range opts {
 		opt(s)
 	}
@@ -177,6 +178,11 @@ func (s *Store) op(v verb, id, slotID string, budget time.Duration) *op {
 	return o
 }
 
+// due is when a budget that begins now is over.
+func (s *Store) due(budget time.Duration) time.Time {
+	return s.start.Add(time.Since(s.start) + budget) // time.Now reads two clocks
+}
+
 // free gives an operation back to the pool, unless it is still under way.
 func (s *Store) free(o *op, left bool) {
 	if left {
@@ -185,7 +191,7 @@ func (s *Store) free(o *op, left bool) {
 	// Field by field, in place: a whole op to copy from would lie on the stack of each
 	// caller that waits.
 	o.question, o.answer = question{}, answer{}
-	o.full, o.lead, o.gone, o.landed, o.again, o.async, o.next = false, false, false, false, false, nil, nil
+	o.full, o.lead, o.gone, o.sent, o.landed, o.again, o.async, o.next = false, false, false, false, false, false, nil, nil
 	s.ops.Put(o)
 }
 
@@ -273,7 +279,9 @@ func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
 		o.away = r.Away.Milliseconds()
 		wait.Add(1)
 		o.async = func(_, _ string, err error) {
-			out[i] = store.Renewed{Kept: o.kept, Err: err}
+			if out[i].Err = err; err == nil { // else it may be under way still
+				out[i].Kept = o.kept
+			}
 			wait.Done()
 		}
 		s.pump.enqueue(o)
@@ -467,29 +475,20 @@ func (s *Store) run(ctx context.Context, sc *script, id string, grace int64, arg
 	return reply, classify(err)
 }
 
-// eval runs a script by its name, and by its text if Redis does not know it. On a
-// client whose calls do not end with ctx, it is left behind when ctx is over.
-func (s *Store) eval(ctx context.Context, sc *script, names []string, args ...any) *redis.Cmd {
-	ask := func() *redis.Cmd {
+// eval runs a script by its name, and by its text if Redis does not know it.
+func (s *Store) eval(ctx context.Context, sc *script, names []string, args ...any) (cmd *redis.Cmd) {
+	got, err := aside(ctx, &s.client.left, func(ctx context.Context) (*redis.Cmd, error) {
 		cmd := s.client.EvalSha(ctx, sc.sha, names, args...)
 		if isNoScript(cmd.Err()) {
 			cmd = s.client.Eval(ctx, sc.text, names, args...)
 		}
-		return cmd
+		return cmd, nil
+	}, nil)
+	if err != nil {
+		got = redis.NewCmd(ctx)
+		got.SetErr(err)
 	}
-	if s.client.direct {
-		return ask()
-	}
-	got := make(chan *redis.Cmd, 1)
-	go func() { got <- ask() }()
-	select {
-	case cmd := <-got:
-		return cmd
-	case <-ctx.Done():
-		cmd := redis.NewCmd(ctx)
-		cmd.SetErr(ctx.Err())
-		return cmd
-	}
+	return got
 }
 
 // wakeRest wakes whom a reply names from index at on.

@@ -48,7 +48,6 @@ type question struct {
 
 	budget time.Duration
 	due    time.Time // when the budget is over, or the ctx if that is sooner
-	hasty  bool      // it is the ctx
 }
 
 // answer is what Redis says to it.
@@ -71,7 +70,9 @@ type op struct {
 	turn   chan struct{} // of one that may lead a trip: told to, or that it is answered
 	lead   bool          // that
 	gone   bool          // its caller has left
+	sent   bool          // it is under way, or was
 	landed bool          // it was answered
+	late   bool          // its trip was given up: its caller leaves it to that
 	again  bool          // it was asked a second time
 	async  func(id, slotID string, err error)
 	next   *op // of the same group
@@ -146,11 +147,16 @@ type place struct {
 type trip struct {
 	ops    []*op
 	room   int           // for more
+	due    time.Time     // when it ends at the latest
 	leader *op           // who makes it; nil: a goroutine of the pump
 	done   chan struct{} // closed when it is answered; nil: nobody but the leader waits for that
 
+	byLeader bool // under way on the goroutine of its leader
+	givenUp  bool // it did not end in time, and its callers were told
+	keeps    bool // it was given up, and has not given its place on
+
 	calls []*call
-	ctx   deadlineContext
+	ctx   tripContext
 
 	spare []*call
 	args  []any
@@ -561,9 +567,9 @@ func (s *Store) trip() *trip { return s.flights.Get().(*trip) }
 // more.
 func (s *Store) recycle(t *trip) {
 	clear(t.ops)
-	t.ops, t.leader, t.done = t.ops[:0], nil, nil
-	t.ctx = deadlineContext{}
-	if s.client.shared || !s.client.direct {
+	t.ops, t.leader, t.done, t.byLeader = t.ops[:0], nil, nil, false
+	t.ctx.reset()
+	if s.client.shared {
 		t.args, t.nums = nil, nil // its hooks may still look at them
 	}
 	s.flights.Put(t)
