@@ -92,7 +92,11 @@ func runSoak(args []string) error {
 	seconds := f.Int("seconds", 600, "for how long, in all; divided among the kinds")
 	kinds := f.String("kind", "single,sentinel,cluster", "which deployments")
 	seed := f.Uint64("seed", 0, "the seed; 0: one of this moment")
+	client := f.String("client", "plain", "plain: go-redis's own; wrapped: inside a type of the application's")
 	_ = f.Parse(args)
+	if *client != "plain" && *client != "wrapped" {
+		return fmt.Errorf("-client %s: plain or wrapped", *client)
+	}
 	if *seed == 0 {
 		*seed = uint64(time.Now().Unix())
 	}
@@ -104,7 +108,7 @@ func runSoak(args []string) error {
 	all := strings.Split(*kinds, ",")
 	bad := 0
 	for _, kind := range all {
-		r, err := faults.Soak(faults.Kind(kind), *seed, time.Duration(*seconds)*time.Second/time.Duration(len(all)), clocks, os.Stderr)
+		r, err := faults.Soak(faults.Kind(kind), *seed, time.Duration(*seconds)*time.Second/time.Duration(len(all)), *client == "wrapped", clocks, os.Stderr)
 		if err != nil {
 			return err
 		}
@@ -293,6 +297,26 @@ func runXSync(args []string) error {
 			continue
 		}
 		fmt.Printf("ok   %s: semaphore's own tests, and %s %d times, on %s, %.1f s\n", xsync.Version, xsync.Cancel, *runs, on.name, time.Since(began).Seconds())
+	}
+	return errors.Join(failed...)
+}
+
+func runImpatient(args []string) error {
+	f := flag.NewFlagSet("impatient", flag.ExitOnError)
+	rounds := f.Int("rounds", 5, "with the impatient and without, in turn")
+	length := f.Duration("length", 2*time.Second, "of a round")
+	least := f.Float64("least", 0.9, "the least that patient callers must be left of what they get alone")
+	_ = f.Parse(args)
+	var failed []error
+	for _, onRedis := range []bool{false, true} {
+		r, err := faults.Within("impatient", func(tb redistest.TB) faults.ImpatientResult { return faults.Impatient(tb, onRedis, *rounds, *length) })
+		if err != nil {
+			return err
+		}
+		fmt.Println(r)
+		if got := r.Ratio(); got < *least {
+			failed = append(failed, fmt.Errorf("%s: patient callers are left %.2f of what they get alone, want %.2f", r.Store, got, *least))
+		}
 	}
 	return errors.Join(failed...)
 }

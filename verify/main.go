@@ -26,18 +26,19 @@ var commands = map[string]struct {
 	run  func(args []string) error
 	what string
 }{
-	"check":   {runCheck, "a short run with fixed seeds"},
-	"soak":    {runSoak, "random faults for a given time"},
-	"sim":     {runSim, "play seeds of the simulator"},
-	"table":   {runTable, "count holders in each fault, with the grace and without"},
-	"split":   {runSplit, "a split brain whose deposed primary goes on"},
-	"packets": {runPackets, "packets that vanish between network namespaces"},
-	"cost":    {runCost, "what the protection costs the server when nothing is wrong"},
-	"away":    {runAway, "a server that is killed, and comes back empty"},
-	"outage":  {runOutage, "what a call costs in each kind of outage, beside a plain client"},
-	"local":   {runLocal, "an outage under the policy Local, from three processes"},
-	"xsync":   {runXSync, "the tests of golang.org/x/sync/semaphore, on both stores"},
-	"mutants": {runMutants, "break the rules one by one, and see that a check notices"},
+	"check":     {runCheck, "a short run with fixed seeds"},
+	"soak":      {runSoak, "random faults for a given time"},
+	"sim":       {runSim, "play seeds of the simulator"},
+	"table":     {runTable, "count holders in each fault, with the grace and without"},
+	"split":     {runSplit, "a split brain whose deposed primary goes on"},
+	"packets":   {runPackets, "packets that vanish between network namespaces"},
+	"cost":      {runCost, "what the protection costs the server when nothing is wrong"},
+	"away":      {runAway, "a server that is killed, and comes back empty"},
+	"outage":    {runOutage, "what a call costs in each kind of outage, beside a plain client"},
+	"local":     {runLocal, "an outage under the policy Local, from three processes"},
+	"impatient": {runImpatient, "patient callers beside ones that give up at once"},
+	"xsync":     {runXSync, "the tests of golang.org/x/sync/semaphore, on both stores"},
+	"mutants":   {runMutants, "break the rules one by one, and see that a check notices"},
 }
 
 func main() {
@@ -59,9 +60,9 @@ func main() {
 		}
 	}
 	fmt.Fprintln(os.Stderr, "usage: go run . COMMAND [flags]")
-	for _, name := range []string{"check", "soak", "sim", "table", "split", "packets", "cost", "outage", "away", "local", "xsync", "mutants"} {
+	for _, name := range []string{"check", "soak", "sim", "table", "split", "packets", "cost", "outage", "away", "local", "impatient", "xsync", "mutants"} {
 		if c, ok := commands[name]; ok {
-			fmt.Fprintf(os.Stderr, "  %-8s %s\n", name, c.what)
+			fmt.Fprintf(os.Stderr, "  %-9s %s\n", name, c.what)
 		}
 	}
 	os.Exit(2)

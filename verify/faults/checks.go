@@ -129,7 +129,7 @@ func localKeepsTheCap(c *checker) error {
 
 // A short soak of a single server.
 func randomFaults(c *checker, seed uint64) error {
-	r, err := Soak(Single, seed, 15*time.Second, c.clocks, io.Discard)
+	r, err := Soak(Single, seed, 15*time.Second, false, c.clocks, io.Discard)
 	if err != nil {
 		return err
 	}

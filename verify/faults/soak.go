@@ -28,7 +28,7 @@ const (
 )
 
 // A soak: four processes want slots of four ids all the time, one fault follows the
-// other, drawn from a seed.
+// other, drawn from a seed. Two of the processes speak TLS.
 const (
 	soakLimit = 5
 	soakTTL   = 3 * time.Second
@@ -70,16 +70,18 @@ type SoakResult struct {
 	Leases int
 	Order  int // pairs of a grant and a waiter of which it is known who came first
 	Told   int
+	Left   time.Duration // from the last release until nothing was left in Redis
 	Wrong  []string
 	Counts map[string]int
 }
 
-// Soak runs one seed for a while.
-func Soak(kind Kind, seed uint64, length time.Duration, clocks *skew.Clocks, out io.Writer) (SoakResult, error) {
+// Soak runs one seed for a while. If wrapped, each client is of a type of its own, with
+// go-redis's inside: what it is connected to cannot be seen from its type.
+func Soak(kind Kind, seed uint64, length time.Duration, wrapped bool, clocks *skew.Clocks, out io.Writer) (SoakResult, error) {
 	return Within(fmt.Sprintf("soak %s %d", kind, seed), func(tb redistest.TB) SoakResult {
 		s := &soak{tb: tb, r: rand.New(rand.NewPCG(seed, 3)), kind: kind, clocks: clocks, out: out, referee: NewReferee(), counts: map[string]int{}}
 		s.forward = seed%2 == 1
-		s.start(seed)
+		s.start(seed, wrapped)
 		return s.run(seed, length)
 	})
 }
@@ -90,9 +92,9 @@ func (s *soak) must(err error) {
 	}
 }
 
-func (s *soak) start(seed uint64) {
+func (s *soak) start(seed uint64, wrapped bool) {
 	s.config = workerConfig{
-		Kind: s.kind, Prefix: "soak:", Limit: soakLimit, TTL: soakTTL, Grace: soakGrace, Outage: gotsem.Closed, Seed: seed,
+		Kind: s.kind, Prefix: "soak:", Limit: soakLimit, TTL: soakTTL, Grace: soakGrace, Outage: gotsem.Closed, Seed: seed, Wrapped: wrapped,
 		Load: Load{IDs: soakIDs, Workers: 8, TryShare: 30, Patience: 4 * time.Second, HoldLeast: 20 * time.Millisecond, HoldMost: 5 * time.Second, Pause: 50 * time.Millisecond},
 	}
 	switch s.kind {
@@ -111,10 +113,15 @@ func (s *soak) start(seed uint64) {
 	default:
 		s.tb.Fatalf("faults: no deployment is called %q", s.kind)
 	}
-	for range 4 {
+	identity := redistest.NewIdentity(s.tb)
+	for at := range 4 {
 		var mine []*redistest.Relay
 		for _, srv := range s.servers() {
-			mine = append(mine, redistest.NewRelay(s.tb, srv.Addr()))
+			if overTLS(at) {
+				mine = append(mine, redistest.NewTLSRelay(s.tb, srv.Addr(), identity))
+			} else {
+				mine = append(mine, redistest.NewRelay(s.tb, srv.Addr()))
+			}
 		}
 		s.relays = append(s.relays, mine)
 	}
@@ -128,11 +135,14 @@ func (s *soak) start(seed uint64) {
 	})
 }
 
+// overTLS says whether the worker at a place speaks TLS.
+func overTLS(at int) bool { return at%2 == 1 }
+
 func (s *soak) spawn(at int) *worker {
 	s.born++
 	c := s.config
 	c.Who, c.Seed = fmt.Sprint("w", s.born), c.Seed*1000+uint64(s.born)
-	c.Routes = make(map[string]string)
+	c.Routes, c.TLS = make(map[string]string), overTLS(at)
 	for i, srv := range s.servers() {
 		c.Routes[srv.Addr()] = s.relays[at][i].Addr()
 	}
@@ -175,6 +185,14 @@ func (s *soak) network() network {
 		return mine[one : one+1]
 	}
 	return mine
+}
+
+// hang has a stretch of network hang at a step for a while.
+func (s *soak) hang(step redistest.Step) {
+	where := s.network()
+	where.each(func(r *redistest.Relay) { r.HangAt(step) })
+	s.pause(100*time.Millisecond, 2*soakTTL)
+	where.each(func(r *redistest.Relay) { r.HangAt(redistest.Nowhere) })
 }
 
 func (n network) each(do func(r *redistest.Relay)) {
@@ -263,6 +281,19 @@ var soakFaults = []soakFault{
 		s.pause(100*time.Millisecond, soakTTL)
 		where.each(func(r *redistest.Relay) { r.SetDelay(0) })
 	}},
+	{"packets late", "single sentinel cluster", func(s *soak) { // sent again by TCP, after who wrote them has given up
+		for range 10 {
+			where, d := s.network(), s.between(100*time.Millisecond, 1500*time.Millisecond)
+			where.each(func(r *redistest.Relay) { r.SetDelay(d) })
+			s.pause(5*time.Millisecond, 50*time.Millisecond)
+			where.each(func(r *redistest.Relay) { r.SetDelay(0) })
+			s.pause(10*time.Millisecond, 300*time.Millisecond)
+		}
+	}},
+	{"host gone", "single sentinel cluster", func(s *soak) { s.hang(redistest.AtConnect) }}, // no RST: SYNs are dropped
+	{"handshake hangs", "single sentinel cluster", func(s *soak) { s.hang(redistest.AtHandshake) }},
+	{"HELLO hangs", "single sentinel cluster", func(s *soak) { s.hang(redistest.AtHello) }},
+	{"done and not answered", "single sentinel cluster", func(s *soak) { s.hang(redistest.AtReply) }},
 	{"half-open connections", "single sentinel cluster", func(s *soak) { s.network().each((*redistest.Relay).FreezeExisting) }},
 	{"black hole", "single sentinel cluster", func(s *soak) {
 		where := s.network()
@@ -378,11 +409,18 @@ func (s *soak) run(seed uint64, length time.Duration) SoakResult {
 			result.Wrong = append(result.Wrong, err.Error())
 		}
 	}
-	if err := await("nothing to be left behind", soakTTL+soakGrace+5*time.Second, s.nothingLeft); err != nil {
+	// Who was killed was so before all was well. Whatever is held longer than a TTL after
+	// the others gave theirs back is nobody's.
+	ended := time.Now()
+	if err := await("nothing to be left behind", soakTTL, s.nothingLeft); err != nil {
 		result.Wrong = append(result.Wrong, err.Error())
 	}
+	result.Left = time.Since(ended)
 	spans := s.referee.Spans()
 	result.Leases, result.Told, result.Took = len(spans), Told(spans), time.Since(s.began)
+	if result.Told > 0 {
+		result.Wrong = append(result.Wrong, fmt.Sprintf("%d were told lost before their time", result.Told))
+	}
 	result.Wrong = append(result.Wrong, Judge(spans, soakLimit)...)
 	var overtaken []string
 	result.Order, overtaken = Overtaken(s.referee.Asks(), s.losses)
@@ -397,7 +435,8 @@ func (r SoakResult) String() string {
 	if len(r.Wrong) > 0 {
 		verdict = "FAIL"
 	}
-	s := fmt.Sprintf("%s %-8s seed %d, %v: %d faults, %d leases, %d pairs in order, %d told lost", verdict, r.Kind, r.Seed, r.Took.Round(time.Second), r.Faults, r.Leases, r.Order, r.Told)
+	s := fmt.Sprintf("%s %-8s seed %d, %v: %d faults, %d leases, %d pairs in order, %d told lost, nothing left after %v",
+		verdict, r.Kind, r.Seed, r.Took.Round(time.Second), r.Faults, r.Leases, r.Order, r.Told, r.Left.Round(time.Millisecond))
 	for _, w := range r.Wrong {
 		s += "\n     " + w
 	}
