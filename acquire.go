@@ -78,18 +78,25 @@ func (s *Semaphore) Try(ctx context.Context, id string, opts ...Option) (*Lease,
 }
 
 // Do runs f with a lease, and releases it when f returns or panics. f's ctx ends
-// when ctx does, and when the lease is lost, with ErrLeaseLost as its cause.
+// when ctx does, and when the lease is lost, with a cause that is ErrLeaseLost; like
+// Lease.Context it looks at the clock. If the lease was lost before f returned, the error
+// is ErrLeaseLost and says why, joined with f's own: others may have run beside f.
 func (s *Semaphore) Do(ctx context.Context, id string, f func(ctx context.Context) error, opts ...Option) error {
 	lease, err := s.Acquire(ctx, id, opts...)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = lease.Release(ctx) }() // what fails here is given back later
-	held, cancel := context.WithCancelCause(ctx)
+	inner, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })
+	held := &leaseContext{Context: inner, cancel: cancel, lease: lease}
+	stop := context.AfterFunc(lease.Context(), held.look)
 	defer stop()
-	return f(held)
+	err = f(held)
+	if lease.look(); lease.state.Load() == lost {
+		return errors.Join(lease.why.Load(), err)
+	}
+	return err
 }
 
 // check refuses what need not be asked, and finds the limit.

@@ -198,7 +198,7 @@ func ExampleSemaphore_Revoke() {
 	fmt.Println(err)
 	// Output:
 	// true <nil>
-	// gotsem: lease lost
+	// gotsem: "project-1": lease lost: it was revoked
 	// <nil>
 }
 

@@ -313,10 +313,13 @@ func (k *keeper) renew(batch []*Lease) {
 		case a.Kept == store.PutBack && now >= time.Duration(l.trust.Load()):
 			// Too late: somebody may have had its place in between.
 			k.settle(l, soon, nil)
-			l.lose("it was put back after its time was over")
+			l.lose(restoredLate)
 		case a.Kept == store.Lost:
 			k.settle(l, soon, nil)
-			l.lose("the store does not know it any more")
+			l.lose(forgotten)
+		case a.Kept == store.Revoked:
+			k.settle(l, soon, nil)
+			l.lose(revoked)
 		default:
 			s.local.told(rs[i].Away)
 			if a.Kept == store.PutBack {

@@ -27,6 +27,7 @@ type Lease struct {
 
 	trust atomic.Int64 // believed until then, since sem.start; forever while the outage policy keeps it
 	state atomic.Uint32
+	why   atomic.Pointer[leaseLost] // set before the state becomes lost
 
 	mu  sync.Mutex
 	ctx *leaseContext // made when asked for
@@ -117,29 +118,48 @@ func (l *Lease) Expires() time.Time {
 	return l.sem.start.Add(trust)
 }
 
-// Context returns a context that ends when the lease does: with ErrLeaseLost as
-// its cause when it was revoked or could not be renewed in time, with ErrClosed
-// when the semaphore was closed, with context.Canceled when it was released.
+// Context returns a context that ends when the lease does: with a cause that is
+// ErrLeaseLost and says why when it was revoked or could not be renewed in time, with
+// ErrClosed when the semaphore was closed, with context.Canceled when it was released.
 //
 // It has the values of the context that the lease was acquired with, but not its
 // end: that one often bounds no more than the waiting. Its Err and Done look at
 // the clock, so that the first code that runs after the process or the machine
-// was suspended sees the loss.
+// was suspended sees the loss. A context that is derived from it (WithCancel,
+// WithTimeout, WithValue and those of a library) is told by a goroutine, and sees it
+// some milliseconds later: code that must not act after a loss asks this one, and hands
+// Fence to the resource.
 func (l *Lease) Context() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ctx == nil {
 		inner, cancel := context.WithCancelCause(context.WithoutCancel(l.parent))
 		l.ctx = &leaseContext{Context: inner, cancel: cancel, lease: l}
-		if state := l.state.Load(); state != held {
-			cancel(causes[state])
+		if l.state.Load() != held {
+			cancel(l.cause())
 		}
 	}
 	return l.ctx
 }
 
-var causes = [...]error{released: context.Canceled, lost: ErrLeaseLost, ended: ErrClosed}
+// leaseLost is the ErrLeaseLost of one lease.
+type leaseLost struct{ id, why string }
 
+func (e *leaseLost) Error() string        { return fmt.Sprintf("gotsem: %q: lease lost: %s", e.id, e.why) }
+func (e *leaseLost) Is(target error) bool { return target == ErrLeaseLost }
+
+// cause is why a lease that is not held any more ended.
+func (l *Lease) cause() error {
+	switch l.state.Load() {
+	case released:
+		return context.Canceled
+	case ended:
+		return ErrClosed
+	}
+	return l.why.Load()
+}
+
+// leaseContext is a context that ends with a lease, and looks at the clock.
 type leaseContext struct {
 	context.Context
 	cancel context.CancelCauseFunc
@@ -147,13 +167,27 @@ type leaseContext struct {
 }
 
 func (c *leaseContext) Err() error {
-	c.lease.look()
+	c.look()
 	return c.Context.Err()
 }
 
 func (c *leaseContext) Done() <-chan struct{} {
-	c.lease.look()
+	c.look()
 	return c.Context.Done()
+}
+
+// Value looks at the clock too, since context.Cause finds what it answers by a Value.
+func (c *leaseContext) Value(key any) any {
+	c.look()
+	return c.Context.Value(key)
+}
+
+// look ends the context if the lease is over: whoever ends that may be between the one
+// and the other.
+func (c *leaseContext) look() {
+	if c.lease.look(); c.lease.state.Load() != held {
+		c.cancel(c.lease.cause())
+	}
 }
 
 // look ends the lease if its time is over.
@@ -167,7 +201,7 @@ func (l *Lease) look() {
 // policy keeps it.
 func (l *Lease) over() {
 	if !l.sem.local.keep(l) {
-		l.lose("it could not be renewed in time")
+		l.lose(expired)
 	}
 }
 
@@ -180,22 +214,51 @@ func (l *Lease) end(state uint32) bool {
 	l.sem.stats.held.Add(-1)
 	l.mu.Lock()
 	if l.ctx != nil {
-		l.ctx.cancel(causes[state])
+		l.ctx.cancel(l.cause())
 	}
 	l.mu.Unlock()
 	return true
 }
 
+// lossReason is why a lease was lost.
+type lossReason uint8
+
+const (
+	expired      lossReason = iota // no renewal was answered in time
+	restoredLate                   // one was, but after its time
+	revoked                        // by Revoke or Clear
+	forgotten                      // by the store
+)
+
+func (w lossReason) String() string {
+	switch w {
+	case restoredLate:
+		return "the store put it back after its time was over"
+	case revoked:
+		return "it was revoked"
+	case forgotten:
+		return "the store does not know it any more"
+	}
+	return "it could not be renewed in time"
+}
+
 // lose ends a lease that is not ours any more. Its slots are given back all the
 // same: we may be wrong, and a slot id that holds nothing harms nobody.
-func (l *Lease) lose(why string) {
+func (l *Lease) lose(why lossReason) {
+	l.why.CompareAndSwap(nil, &leaseLost{l.id, why.String()})
 	if !l.end(lost) {
 		return
 	}
 	l.sem.local.ended(l)
 	l.sem.stats.lost.Add(1)
+	switch why {
+	case revoked:
+		l.sem.stats.revoked.Add(1)
+	case expired, restoredLate:
+		l.sem.stats.expired.Add(1)
+	}
 	l.sem.keeper.giveBack(l)
-	l.sem.opt.Logger.Warn("gotsem: lease lost", "id", l.id, "why", why)
+	l.sem.opt.Logger.Warn("gotsem: lease lost", "id", l.id, "why", why.String())
 }
 
 // detached is ctx without its end.

@@ -789,7 +789,7 @@ func registering(t *testing.T, s *Semaphore, st *shaky) (l *Lease, land func()) 
 // the release, and nobody held the slot for one TTL.
 func TestARegistrationUnderWayLeftAGhost(t *testing.T) {
 	for how, end := range map[string]func(s *Semaphore, l *Lease){
-		"lost":     func(_ *Semaphore, l *Lease) { l.lose("the test says so") },
+		"lost":     func(_ *Semaphore, l *Lease) { l.lose(expired) },
 		"released": func(_ *Semaphore, l *Lease) { _ = l.Release(context.Background()) },
 		"closed":   func(s *Semaphore, _ *Lease) { _ = s.Close() },
 	} {

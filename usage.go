@@ -151,7 +151,9 @@ type Stats struct {
 	Queued      uint64 // stood in line
 	GaveUp      uint64 // left the line because their ctx was over
 	Released    uint64
-	Lost        uint64 // leases that ended before they were released
+	Lost        uint64 // leases that ended before they were released, but for those that Close ended
+	Revoked     uint64 // of those, taken away by Revoke or Clear
+	Expired     uint64 // of those, not renewed in time; the others the store had forgotten
 	Renewals    uint64
 	PutBack     uint64 // leases that the store had forgotten, and has again
 	FailedOpen  uint64 // admitted by Outage Open
@@ -169,7 +171,7 @@ type Stats struct {
 }
 
 type stats struct {
-	granted, refused, knownFull, queued, gaveUp, released, lost, renewals, putBack,
+	granted, refused, knownFull, queued, gaveUp, released, lost, revoked, expired, renewals, putBack,
 	failedOpen, local, unavailable, recovering, storeErrors, outages, leftToLapse atomic.Uint64
 	held, wait atomic.Int64
 }
@@ -181,7 +183,7 @@ func (s *Semaphore) Stats() Stats {
 	c := &s.stats
 	return Stats{
 		Granted: c.granted.Load(), Refused: c.refused.Load(), KnownFull: c.knownFull.Load(), Queued: c.queued.Load(),
-		GaveUp: c.gaveUp.Load(), Released: c.released.Load(), Lost: c.lost.Load(), Renewals: c.renewals.Load(),
+		GaveUp: c.gaveUp.Load(), Released: c.released.Load(), Lost: c.lost.Load(), Revoked: c.revoked.Load(), Expired: c.expired.Load(), Renewals: c.renewals.Load(),
 		PutBack: c.putBack.Load(), FailedOpen: c.failedOpen.Load(), Local: c.local.Load(),
 		Unavailable: c.unavailable.Load(), Recovering: c.recovering.Load(), StoreErrors: c.storeErrors.Load(),
 		Outages: c.outages.Load(), Held: int(c.held.Load()), Waiting: s.line.len(), Waited: time.Duration(c.wait.Load()),

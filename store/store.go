@@ -272,6 +272,7 @@ const (
 	Lost    Kept = iota // not yours any more
 	Held                // yours for another TTL
 	PutBack             // was forgotten, and is yours again for another TTL
+	Revoked             // not yours any more: Clear took it, within the last Clear.TTL
 )
 
 // Renewed answers a Renewal. Err means that the store could not be asked.

@@ -21,9 +21,56 @@ type shard struct {
 	timer *time.Timer
 	sweep time.Duration // when the timer fires; never: it does not
 
+	revoked    map[string]time.Duration // slots that Clear took, and until when that is remembered
+	revokedDue time.Duration            // when the first of them is forgotten; without any it says nothing
+
 	spareEntries []*entry // what a busy id leaves behind between two grants
 	spareSlots   []*slot
 	_            [64]byte // shards are written by different cores
+}
+
+// tombstonesMax bounds what a shard remembers of slots that were taken away: the holders
+// of more are told lost instead of revoked.
+const tombstonesMax = 1 << 16
+
+// revoke remembers that slotID was taken away from its holder, for ttl.
+func (sh *shard) revoke(slotID string, now, ttl time.Duration) {
+	if ttl <= 0 || len(sh.revoked) >= tombstonesMax {
+		return
+	}
+	if sh.revoked == nil {
+		sh.revoked = make(map[string]time.Duration)
+		sh.revokedDue = never
+	}
+	until := now + min(ttl, store.MaxTTL)
+	sh.revoked[slotID] = until
+	sh.revokedDue = min(sh.revokedDue, until)
+}
+
+func (sh *shard) wasRevoked(slotID string, now time.Duration) bool {
+	until, ok := sh.revoked[slotID]
+	return ok && until > now
+}
+
+// sweepRevoked forgets what is due, and returns when the next is.
+func (sh *shard) sweepRevoked(now time.Duration) time.Duration {
+	if sh.revoked == nil {
+		return never
+	}
+	if sh.revokedDue <= now {
+		sh.revokedDue = never
+		for slotID, until := range sh.revoked {
+			if until <= now {
+				delete(sh.revoked, slotID)
+			} else {
+				sh.revokedDue = min(sh.revokedDue, until)
+			}
+		}
+		if len(sh.revoked) == 0 {
+			sh.revoked = nil // a map does not shrink
+		}
+	}
+	return sh.revokedDue
 }
 
 // spares bounds what a shard keeps for reuse.
@@ -217,10 +264,13 @@ func (e *entry) waiting(sl *slot, d store.Decision) store.Decision {
 	return d
 }
 
-func (e *entry) renew(sh *shard, r store.Renewal, now time.Duration) store.Kept {
+func (e *entry) renew(sh *shard, r *store.Renewal, now time.Duration) store.Kept {
 	if sl := e.find(r.SlotID); sl != nil && sl.at >= 0 {
 		e.extend(sl, now+r.TTL)
 		return store.Held
+	}
+	if sh.wasRevoked(r.SlotID, now) {
+		return store.Revoked
 	}
 	if !r.Register || e.find(r.SlotID) != nil {
 		return store.Lost

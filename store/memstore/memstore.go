@@ -91,7 +91,7 @@ func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
 		sh, now := s.lock(r.ID)
 		e := sh.entry(r.ID)
 		e.settle(sh, now)
-		out[i].Kept = e.renew(sh, r, now)
+		out[i].Kept = e.renew(sh, &rs[i], now)
 		s.leave(sh, r.ID, e, now)
 	}
 	return out
@@ -138,28 +138,57 @@ func (s *Store) Usage(ctx context.Context, id string, limit int) (store.Usage, e
 	return u, nil
 }
 
-// Clear implements store.Store. A memory that does not forget needs no
-// tombstones: Clear.TTL is not used.
+// clearPage is how many slots are taken away in one step: others of the shard get in
+// between.
+const clearPage = 1000
+
+// Clear implements store.Store. It takes what was held when it began. For c.TTL a
+// holder whose slot it took is told so.
 func (s *Store) Clear(ctx context.Context, c store.Clear) (int, error) {
 	if err := check(ctx, c.ID, "-"); err != nil {
 		return 0, err
 	}
-	sh, now := s.lock(c.ID)
-	e := sh.entry(c.ID)
-	e.settle(sh, now)
-	var gone []*slot
+	gone := []string{c.SlotID}
 	if c.SlotID == "" {
-		gone = slices.Clone(e.held)
-	} else if sl := e.find(c.SlotID); sl != nil && sl.at >= 0 {
-		gone = []*slot{sl}
+		gone = s.holders(c.ID)
 	}
-	for _, sl := range gone {
-		sh.wake(sl.id)
-		e.drop(sh, sl)
+	n := 0
+	for page := range slices.Chunk(gone, clearPage) {
+		n += s.clear(c.ID, page, c.TTL)
+	}
+	return n, nil
+}
+
+// holders returns the slot ids that hold slots of id.
+func (s *Store) holders(id string) []string {
+	sh, now := s.lock(id)
+	e := sh.entry(id)
+	e.settle(sh, now)
+	ids := make([]string, len(e.held))
+	for i, sl := range e.held {
+		ids[i] = sl.id
+	}
+	s.leave(sh, id, e, now)
+	return ids
+}
+
+// clear takes away those of the slots that are held.
+func (s *Store) clear(id string, slots []string, ttl time.Duration) (n int) {
+	sh, now := s.lock(id)
+	e := sh.entry(id)
+	e.settle(sh, now)
+	for _, slotID := range slots {
+		if sl := e.find(slotID); sl != nil && sl.at >= 0 {
+			sh.wake(slotID)
+			e.drop(sh, sl)
+			sh.revoke(slotID, now, ttl)
+			n++
+		}
 	}
 	e.advance(sh, now)
-	s.leave(sh, c.ID, e, now)
-	return len(gone), nil
+	s.arm(sh, sh.sweepRevoked(now), now)
+	s.leave(sh, id, e, now)
+	return n
 }
 
 // SetLimit implements store.Limiter.
@@ -316,6 +345,7 @@ func (s *Store) sweep(sh *shard) {
 		due = min(due, e.due())
 		sh.forget(id, e)
 	}
+	due = min(due, sh.sweepRevoked(now))
 	sh.sweep = never
 	s.arm(sh, due, now)
 	s.unlock(sh)

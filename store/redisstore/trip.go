@@ -678,7 +678,7 @@ const (
 // second call says so.
 const (
 	askAgain   = 6
-	renewAgain = 3
+	renewAgain = 4
 )
 
 var errClock = errors.New("redisstore: Redis and this process do not agree on how much time has passed")

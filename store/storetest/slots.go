@@ -412,14 +412,14 @@ var renewTests = []subtest{
 		w.renew("a", store.Lost)
 		w.stands(0, 0)
 	}},
-	{name: "what was cleared is lost", test: func(w *world) {
+	{name: "what was cleared is told so", test: func(w *world) {
 		w.granted("a", limit(2))
 		w.granted("b", limit(2))
 		w.clear("a", 1)
-		w.renew("a", store.Lost)
+		w.renew("a", store.Revoked)
 		w.renew("b", store.Held)
 		w.clear("", 1)
-		w.renew("b", store.Lost)
+		w.renew("b", store.Revoked)
 		w.stands(0, 0)
 	}},
 	{name: "what was never held is lost", test: func(w *world) {
@@ -736,7 +736,7 @@ var clearTests = []subtest{
 		w.clear("d", 0) // another id's
 		w.stands(2, 0)
 		w.renew("a", store.Held)
-		w.renew("b", store.Lost)
+		w.renew("b", store.Revoked)
 		w.renew("c", store.Held)
 		w.release("b", false)
 		w.stands(2, 0)
@@ -752,7 +752,9 @@ var clearTests = []subtest{
 		w.stands(0, 0)
 		w.clear("", 0)
 		for _, slot := range []string{"a", "b", "c"} {
-			w.renew(slot, store.Lost)
+			if slot != "c" { // nobody renews a bare slot, and nothing is remembered of it
+				w.renew(slot, store.Revoked)
+			}
 			w.release(slot, false)
 		}
 		if u := w.usageOf(w.peer, "other", 1); u.Active != 1 {
@@ -791,7 +793,7 @@ var clearTests = []subtest{
 		w.stands(2, 0)
 		w.is(w.ask("d", limit(2)), store.Granted, 2, 0)
 		w.is(w.ask("e", limit(2)), store.Granted, 2, 0)
-		w.renew("c", store.Lost)
+		w.renew("c", store.Revoked)
 	}},
 	{name: "of one who waits takes nothing", test: func(w *world) {
 		w.granted("a")

@@ -318,7 +318,7 @@ func (w *world) renew(slot string, want store.Kept, changes ...func(*store.Renew
 		w.Fatalf("renew %q: %+v", slot, got)
 	}
 	if got[0].Kept != want {
-		w.Fatalf("renew %q: %v, want %v (0 lost, 1 held, 2 put back)", slot, got[0].Kept, want)
+		w.Fatalf("renew %q: %v, want %v (0 lost, 1 held, 2 put back, 3 revoked)", slot, got[0].Kept, want)
 	}
 }
 

@@ -212,7 +212,7 @@ var wakeTests = []subtest{
 		w.granted("d", limit(3))
 		w.clear("", 3)
 		e.hears("a", "c", "d")
-		w.renew("a", store.Lost)
+		w.renew("a", store.Revoked)
 	}},
 	{name: "by a raised limit", needs: waker | limiter, test: func(w *world) {
 		e := w.listen(w.st)

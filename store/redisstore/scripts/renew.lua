@@ -5,8 +5,8 @@
 --          (slot ttl weight fence trust register owner limit) ...
 --          trust is for how many ms the holder may still believe in the slot;
 --          register is '1' to put it back whatever the store remembers.
--- Returns  the time and number (see finish); per slot 0 lost, 1 held, 2 put back, 3 ask again
---          (see doubt); and last
+-- Returns  the time and number (see finish); per slot 0 lost, 1 held, 2 put back, 3 revoked,
+--          4 ask again (see doubt); and last
 --          the words (see push) to the caller's own process.
 --
 -- A slot that is there is renewed without looking at the marker. One that is not
@@ -72,9 +72,9 @@ while A[i] do
 				out[o + j] = 2
 			else
 				if holds and not scores[j] then call('HDEL', M, slot) end
-				out[o + j] = 0
+				out[o + j] = state == 'd' and 3 or 0
 			end
-			if doubt then out[o + j] = 3 end
+			if doubt then out[o + j] = 4 end
 		end
 	end
 	if h > 0 then
