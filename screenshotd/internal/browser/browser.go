@@ -55,6 +55,7 @@ const (
 	DefaultMaxPage      = 64 << 20
 	DefaultMaxPicture   = 32 << 20
 	DefaultNice         = 5
+	DefaultMaxMemory    = 512 << 20
 )
 
 const (
@@ -93,6 +94,12 @@ type Options struct {
 	// MaxPicture is how many bytes a picture may have. 0: DefaultMaxPicture.
 	MaxPicture int
 
+	// MaxMemory is how many bytes of memory the process of one page may have for
+	// itself (on Linux). One that has more is killed: else the system would choose,
+	// and the browser may be what it ends, with all other captures.
+	// 0: DefaultMaxMemory. Negative: any.
+	MaxMemory int64
+
 	// Nice is by how much the browser's priority is below that of this process:
 	// a refusal must not wait for the CPU that six pages fight for. 0: DefaultNice.
 	// Negative: none.
@@ -118,6 +125,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxPicture <= 0 {
 		o.MaxPicture = DefaultMaxPicture
+	}
+	if o.MaxMemory == 0 {
+		o.MaxMemory = DefaultMaxMemory
 	}
 	if o.Nice == 0 {
 		o.Nice = DefaultNice
@@ -157,6 +167,9 @@ func New(o Options) (*Browser, error) {
 	}
 	o.Path = path
 	b := &Browser{opt: o.withDefaults()}
+	if n := sweepProfiles(); n > 0 {
+		b.opt.Logger.Info("screenshotd: removed what killed browsers had left", "profiles", n)
+	}
 	if asRoot() {
 		b.opt.Logger.Warn("screenshotd: running as root: Chromium's own sandbox is off (--no-sandbox); run it as another user to have it on")
 	}
@@ -239,6 +252,7 @@ func (b *Browser) launch(s *start) {
 		return
 	}
 	b.opt.Logger.Info("screenshotd: browser started", "pid", p.pid, "path", b.opt.Path)
+	b.wg.Go(func() { b.mind(p) })
 	<-p.root.Done()
 	p.end(crashed) // unless we ended it
 	how := p.ending()
@@ -258,6 +272,7 @@ func (b *Browser) launch(s *start) {
 	log("screenshotd: browser ended", "pid", p.pid, "how", how.String(), "captures", p.taken)
 	p.stop()
 	bury(p.pid)
+	p.profile.remove()
 }
 
 // Failing is why the last start failed, if that was lately; nil if there is a
@@ -367,11 +382,14 @@ type process struct {
 	pid   int
 	blank target.ID // the tab that it started with
 
+	profile *profile
+
 	how atomic.Uint32 // 0: not ended; else ending + 1
 
 	users, taken int // under Browser.mu
 
 	mu      sync.Mutex
+	fat     time.Time // when a renderer was last killed for its memory
 	tabs    map[cdp.BrowserContextID]*tab
 	targets map[target.ID]*tab // the pages of those, which are told of by these ids
 }
@@ -401,10 +419,60 @@ func (p *process) event(ev any) {
 		}
 	case *target.EventTargetCrashed:
 		if t := p.targets[ev.TargetID]; t != nil {
-			t.cancel(ErrCrashed)
+			t.cancel(p.crash(t.b.opt.MaxMemory))
 		}
 	}
 }
+
+// crash is why a renderer crashed just now. p.mu is held.
+func (p *process) crash(maxMemory int64) error {
+	if !p.fat.IsZero() && time.Since(p.fat) < toldWithin {
+		return fmt.Errorf("%w: the page takes more than %d MB of memory", ErrTooLarge, maxMemory>>20)
+	}
+	return ErrCrashed
+}
+
+// mind looks after a browser until it ends. It kills renderers that have more memory
+// than they may: each is of one tab, since browser contexts share none. And it ends what
+// a browser's first process has left behind: on Debian that is a shell, at whose end the
+// browser itself goes on.
+func (b *Browser) mind(p *process) {
+	tick := time.NewTicker(weighEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.root.Done():
+			return
+		case <-tick.C:
+		}
+		if ended(p.pid) {
+			endUsers(p.profile.dir)
+			continue
+		}
+		b.mu.Lock()
+		idle := p.users == 0
+		b.mu.Unlock()
+		if idle || b.opt.MaxMemory < 0 {
+			continue
+		}
+		for pid, size := range heavyRenderers(p.pid, b.opt.MaxMemory) {
+			b.opt.Logger.Warn("screenshotd: a page has too much memory, ending its renderer", "pid", pid, "MB", size>>20, "at most", b.opt.MaxMemory>>20)
+			p.mu.Lock()
+			p.fat = time.Now() // before the crash is told of
+			p.mu.Unlock()
+			endRenderer(pid)
+		}
+	}
+}
+
+const (
+	// weighEvery is how often the memory of renderers is looked at. A page that does
+	// nothing else takes some 50 MB in that time.
+	weighEvery = 200 * time.Millisecond
+
+	// toldWithin is how long after its renderer was killed a tab may hear of that.
+	toldWithin = 2 * time.Second
+)
 
 // end kills the process group. The first to call it says how it ended.
 func (p *process) end(how ending) {
@@ -428,9 +496,21 @@ func (p *process) gone() bool {
 // run starts a browser.
 func (b *Browser) run() (*process, error) {
 	out := &tail{max: 2000}
+	profile, err := newProfile()
+	if err != nil {
+		return nil, fmt.Errorf("%w: a directory for its profile: %v", ErrStart, err)
+	}
+	started := false
+	defer func() {
+		if !started {
+			profile.remove()
+		}
+	}()
 	alloc, stop := chromedp.NewExecAllocator(context.Background(), append(b.flags(),
 		chromedp.ExecPath(b.opt.Path),
 		chromedp.CombinedOutput(out),
+		chromedp.UserDataDir(profile.dir),
+		chromedp.Env("TMPDIR="+profile.dir), // it is always killed, and leaves there what it has
 		chromedp.ModifyCmdFunc(func(cmd *exec.Cmd) {
 			harness(cmd)
 			if b.opt.Wrap != nil {
@@ -445,7 +525,7 @@ func (b *Browser) run() (*process, error) {
 	// The ctx of the first call is the life of the browser, so that it must not
 	// be one with a deadline.
 	late := time.AfterFunc(b.opt.StartTimeout, kill)
-	err := chromedp.Do(root)
+	err = chromedp.Do(root)
 	if !late.Stop() {
 		err = fmt.Errorf("it took more than %v", b.opt.StartTimeout)
 	}
@@ -456,7 +536,7 @@ func (b *Browser) run() (*process, error) {
 	}
 	c := chromedp.FromContext(root)
 	p := &process{
-		root: root, lost: c.Browser.LostConnection, kill: kill, stop: stop,
+		root: root, profile: profile, lost: c.Browser.LostConnection, kill: kill, stop: stop,
 		pid: c.Browser.Process().Pid, blank: c.Target.TargetID,
 		tabs: map[cdp.BrowserContextID]*tab{}, targets: map[target.ID]*tab{},
 	}
@@ -470,6 +550,7 @@ func (b *Browser) run() (*process, error) {
 			b.opt.Logger.Warn("screenshotd: the browser keeps the priority of the service", "error", err)
 		}
 	}
+	started = true
 	return p, nil
 }
 

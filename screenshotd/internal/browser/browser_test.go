@@ -9,6 +9,7 @@ import (
 	"image/color"
 	_ "image/jpeg"
 	_ "image/png"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -61,6 +62,17 @@ func pages(t *testing.T) *httptest.Server {
 	})
 	mux.HandleFunc("/slow", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	mux.HandleFunc("/missing", http.NotFound)
+	page("/hoard", "<script>const s='x'.repeat(1000);for(let i=0;i<1e6;i++){const p=document.createElement('p');p.title=s+i;p.textContent=s+i;document.body.appendChild(p)}</script>")
+	mux.HandleFunc("/private", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("WWW-Authenticate", `Basic realm="here"`)
+		w.Header().Set("Content-Type", "text/html")
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = fmt.Fprint(w, "<!doctype html><style>html{background:green}</style><iframe src=/private></iframe>")
+	})
+	mux.HandleFunc("/paper", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/pdf")
+		_, _ = io.WriteString(w, "%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj 2 0 obj<</Type/Pages/Kids[]/Count 0>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n")
+	})
 	mux.HandleFunc("/go", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, r.FormValue("to"), http.StatusFound)
 	})
@@ -223,6 +235,12 @@ func TestTheTargetsStatusIsTold(t *testing.T) {
 	if err != nil || p.Status != http.StatusNotFound {
 		t.Errorf("got %+v, %v; want a picture of a 404", p, err)
 	}
+	// One that wants a password shows what it shows to those who give none, frames too.
+	p, err = b.Capture(within(t, 20*time.Second), job(t, s.URL+"/private"))
+	if err != nil || p.Status != http.StatusUnauthorized {
+		t.Fatalf("got %+v, %v; want a picture of a 401", p, err)
+	}
+	looks(t, decode(t, p, "png"), 310, 230, green)
 }
 
 func TestWhatCannotBeCaptured(t *testing.T) {
@@ -243,6 +261,7 @@ func TestWhatCannotBeCaptured(t *testing.T) {
 		{"redirect to what is not allowed", s.URL + "/go?to=" + url.QueryEscape(gone.URL), 20 * time.Second, guard.ErrBlocked},
 		{"redirect to https of what is not allowed", s.URL + "/go?to=" + url.QueryEscape("https://127.0.0.1:443/"), 20 * time.Second, guard.ErrBlocked},
 		{"a host that is not", "http://no-such-host.invalid/", 20 * time.Second, browser.ErrLoad},
+		{"a PDF", s.URL + "/paper", 20 * time.Second, browser.ErrLoad},
 		{"a file", "file:///etc/passwd", 20 * time.Second, guard.ErrBlocked},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -253,6 +272,88 @@ func TestWhatCannotBeCaptured(t *testing.T) {
 			t.Log(err)
 			nothingLeft(t, b)
 		})
+	}
+}
+
+// A page that takes too much memory loses its own renderer, and nobody else's capture
+// notices.
+func TestAPageWithTooMuchMemoryEndsAlone(t *testing.T) {
+	s := pages(t)
+	b := start(t, s, func(o *browser.Options) { o.MaxMemory = 150 << 20 })
+	if _, err := b.Capture(within(t, 30*time.Second), job(t, s.URL+"/red")); err != nil {
+		t.Fatal(err)
+	}
+	before := b.Pid()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	neighbour := make(chan error, 1)
+	go func() {
+		_, err := b.Capture(ctx, job(t, s.URL+"/slow"))
+		neighbour <- err
+	}()
+	for range 2 {
+		_, err := b.Capture(within(t, 60*time.Second), job(t, s.URL+"/hoard"))
+		if !errors.Is(err, browser.ErrTooLarge) || !strings.Contains(err.Error(), "150 MB of memory") {
+			t.Errorf("the page: %v, want %v", err, browser.ErrTooLarge)
+		}
+	}
+	select {
+	case err := <-neighbour:
+		t.Errorf("the neighbour's capture ended: %v", err)
+	default:
+	}
+	cancel()
+	<-neighbour
+	if _, err := b.Capture(within(t, 20*time.Second), job(t, s.URL+"/red")); err != nil || b.Pid() != before {
+		t.Errorf("afterwards: %v, browser %d, was %d", err, b.Pid(), before)
+	}
+	nothingLeft(t, b)
+}
+
+// What a browser writes is removed when it ends, and that of a service that was killed
+// by the next one.
+func TestNoProfileIsLeft(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	s := pages(t)
+	left := func() (names []string) {
+		entries, err := os.ReadDir(tmp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	b := start(t, s, nil)
+	if _, err := b.Capture(within(t, 30*time.Second), job(t, s.URL+"/red")); err != nil {
+		t.Fatal(err)
+	}
+	during := left()
+	if len(during) != 1 {
+		t.Fatalf("a browser keeps %q, want one directory", during)
+	}
+	// One that nobody has locked is what a service leaves that was killed.
+	stale := tmp + "/screenshotd-profile-stale"
+	if err := os.Mkdir(stale, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(stale+"/in-use", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(t, s, nil)
+	if got := left(); len(got) != 1 || got[0] != during[0] {
+		t.Errorf("after a start there are %q, want %q, which is in use", got, during)
+	}
+	if err := syscall.Kill(-b.Pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := left(); len(got) != 0 {
+		t.Errorf("after the end %q is left", got)
 	}
 }
 

@@ -9,10 +9,12 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/fetch"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
@@ -106,7 +108,12 @@ func (b *Browser) capture(ctx context.Context, p *process, j Job) (*Picture, err
 	t := b.newTab(ctx, p, id)
 	defer func() {
 		t.cancel(nil)
-		if err := p.call(context.Background()).dispose(id); err != nil {
+		err := p.call(context.Background()).dispose(id)
+		if err != nil && !p.gone() && t.crash() {
+			// Its renderer was what did not let go: without that the others go on.
+			err = p.call(context.Background()).dispose(id)
+		}
+		if err != nil {
 			b.stuck(p, "close", err)
 		}
 		t.forget()
@@ -155,6 +162,21 @@ func (b *Browser) newTab(ctx context.Context, p *process, id cdp.BrowserContextI
 	return t
 }
 
+// crash ends the tab's renderer, however busy that is, and reports whether there was
+// one to tell.
+func (t *tab) crash() bool {
+	self := chromedp.FromContext(t.ctx)
+	if self == nil || self.Target == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), crashTimeout)
+	defer cancel()
+	_, _ = cdp.Call(ctx, self.Target, page.Crash, cdp.Empty{}) // nobody is left to answer
+	return true
+}
+
+const crashTimeout = time.Second
+
 // take sets up the tab, loads the page and takes the picture.
 func (t *tab) take(j Job) (*Picture, error) {
 	if err := chromedp.Do(t.ctx); err != nil { // opens it
@@ -172,6 +194,13 @@ func (t *tab) take(j Job) (*Picture, error) {
 		return nil, err
 	}
 	resp, err := chromedp.Run(t.ctx, chromedp.NavigateResponse(j.URL.String()))
+	if load := (*chromedp.LoadError)(nil); errors.As(err, &load) && strings.Contains(load.ErrorText, "ERR_INVALID_AUTH_CREDENTIALS") {
+		// Nobody is there to give a password. What the server shows to those who give
+		// none is a page, too.
+		if err = t.anonymous(); err == nil {
+			resp, err = chromedp.Run(t.ctx, chromedp.NavigateResponse(j.URL.String()))
+		}
+	}
 	if err != nil {
 		return nil, t.loadError(err)
 	}
@@ -183,6 +212,17 @@ func (t *tab) take(j Job) (*Picture, error) {
 		return nil, err
 	}
 	return pic, nil
+}
+
+// anonymous has the tab answer that no password is given, from now on. It is not so
+// from the start, since each document then waits for a word from here.
+func (t *tab) anonymous() error {
+	yes := true
+	_, err := cdp.Call(t.ctx, chromedp.FromContext(t.ctx).Target, fetch.Enable, fetch.EnableParams{
+		HandleAuthRequests: &yes,
+		Patterns:           []*fetch.RequestPattern{{URLPattern: "*", ResourceType: network.ResourceTypeDocument}},
+	})
+	return err
 }
 
 // judge refuses a page that is none: an answer of the guard's, or one that came
@@ -199,6 +239,9 @@ func (t *tab) judge(resp *network.Response) error {
 			return fmt.Errorf("%w: %s", guard.ErrBlocked, resp.URL)
 		}
 		return fmt.Errorf("%w: %s cannot be reached", ErrLoad, resp.URL)
+	}
+	if kind := strings.ToLower(resp.MimeType); strings.HasSuffix(kind, "/pdf") || strings.HasSuffix(kind, "/x-pdf") {
+		return fmt.Errorf("%w: it is a PDF (%s), which the headless browser does not show", ErrLoad, kind)
 	}
 	u, err := url.Parse(resp.URL)
 	if err != nil {
@@ -274,6 +317,19 @@ func (t *tab) event(ev any) {
 		go func() {
 			tgt := chromedp.FromContext(t.ctx).Target
 			_, _ = cdp.Call(t.ctx, tgt, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{})
+		}()
+	case *fetch.EventRequestPaused:
+		go func() {
+			tgt := chromedp.FromContext(t.ctx).Target
+			_, _ = cdp.Call(t.ctx, tgt, fetch.ContinueRequest, fetch.ContinueRequestParams{RequestID: ev.RequestID})
+		}()
+	case *fetch.EventAuthRequired:
+		go func() {
+			tgt := chromedp.FromContext(t.ctx).Target
+			_, _ = cdp.Call(t.ctx, tgt, fetch.ContinueWithAuth, fetch.ContinueWithAuthParams{
+				RequestID:             ev.RequestID,
+				AuthChallengeResponse: &fetch.AuthChallengeResponse{Response: fetch.AuthChallengeResponseResponseCancelAuth},
+			})
 		}()
 	case *network.EventRequestWillBeSent:
 		top := cdp.FrameID(chromedp.FromContext(t.ctx).Target.TargetID)

@@ -1,7 +1,12 @@
 package browser
 
 import (
+	"bytes"
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -44,3 +49,72 @@ const (
 	buryTries = 200
 	buryPause = 10 * time.Millisecond
 )
+
+// tryLock takes a file for this process, unless another has it. The kernel gives it
+// back when the process ends, however it does.
+func tryLock(f *os.File) (mine bool, err error) {
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err == syscall.EWOULDBLOCK {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// heavyRenderers returns the renderers of a browser, by its process group, that have
+// more memory for themselves than most, and how much.
+func heavyRenderers(group int, most int64) map[int]int64 {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = dir.Close() }()
+	names, _ := dir.Readdirnames(-1)
+	heavy := make(map[int]int64)
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		statm, err := os.ReadFile("/proc/" + name + "/statm")
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		var all, resident, shared int64
+		if _, err := fmt.Sscan(string(statm), &all, &resident, &shared); err != nil {
+			continue
+		}
+		size := (resident - shared) * int64(os.Getpagesize())
+		if size <= most {
+			continue
+		}
+		if of, err := syscall.Getpgid(pid); err != nil || of != group {
+			continue
+		}
+		if line, err := os.ReadFile("/proc/" + name + "/cmdline"); err == nil && bytes.Contains(line, []byte("--type=renderer")) {
+			heavy[pid] = size
+		}
+	}
+	return heavy
+}
+
+func endRenderer(pid int) { _ = syscall.Kill(pid, syscall.SIGKILL) }
+
+// ended reports whether a process has ended, and was waited for.
+func ended(pid int) bool { return syscall.Kill(pid, 0) == syscall.ESRCH }
+
+// endUsers kills the browser processes that use a profile.
+func endUsers(dir string) {
+	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return
+	}
+	for _, name := range names {
+		line, err := os.ReadFile(name)
+		if err != nil || !bytes.Contains(line, []byte("--user-data-dir="+dir)) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name))); err == nil && pid != os.Getpid() {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
