@@ -47,7 +47,7 @@ func TestFlags(t *testing.T) {
 	}
 	for _, args := range []string{
 		"--max=0", "--full-weight=4", "--full-weight=0", "--queue=3", "--wait=1s", "--queue=-1 --wait=1s", "--status=200",
-		"--fleet-max=9", "--redis=redis://h --fleet-max=1", "--timeout=2m", "--timeout=0s", "--max-pixels=0", "--outage=never",
+		"--fleet-max=9", "--redis=redis://h --fleet-max=1", "--timeout=2m", "--timeout=0s", "--max-pixels=0", "--drain=-1s", "--max-unread=0", "--outage=never",
 	} {
 		if _, err := parse(t, strings.Fields(args)...); err == nil {
 			t.Errorf("%s was taken", args)
@@ -67,7 +67,7 @@ func TestARedisPasswordIsNotTold(t *testing.T) {
 // start runs the service until the test ends, or stop is called.
 func start(t *testing.T, args ...string) (addr string, stop func() error) {
 	t.Helper()
-	c, err := parse(t, append([]string{"--listen=127.0.0.1:0"}, args...)...)
+	c, err := parse(t, append([]string{"--listen=127.0.0.1:0", "--drain=0s"}, args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,6 +137,48 @@ func TestCapturesUnderWayMayFinish(t *testing.T) {
 	open()
 	if a := <-got; a.status != 200 || !bytes.HasPrefix(a.body, []byte("\x89PNG")) {
 		t.Errorf("the capture under way got %d %v %.80q", a.status, a.err, a.body)
+	}
+	if err := <-stopped; err != nil {
+		t.Errorf("stopping: %v", err)
+	}
+}
+
+// A balancer that asks /readyz is told, over a new connection, before none is taken any
+// more.
+func TestStoppingIsSeenBeforeTheListenerCloses(t *testing.T) {
+	page, _, open := pages(t)
+	open()
+	addr, stop := start(t, "--allow-target="+page.Listener.Addr().String(), "--drain=2s")
+	defer http.DefaultClient.CloseIdleConnections()
+	ready := func() (int, bool) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/readyz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Close = true
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return 0, false
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode, true
+	}
+	if code, _ := ready(); code != 200 {
+		t.Fatalf("ready: %d", code)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	var seen, served bool
+	await(t, "the listener to close", func() bool {
+		code, there := ready()
+		if code == 503 && !served {
+			seen = true
+			served = ask(addr, page.URL).status == 200
+		}
+		return !there
+	})
+	if !seen || !served {
+		t.Errorf("told that it stops: %v; a capture that comes then is taken: %v; want both", seen, served)
 	}
 	if err := <-stopped; err != nil {
 		t.Errorf("stopping: %v", err)

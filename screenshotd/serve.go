@@ -42,12 +42,15 @@ type serveCmd struct {
 	MaxHeight    int           `default:"16384" help:"Most height of a page, in CSS pixels; what is below is cut off."`
 	MaxPage      int64         `default:"67108864" help:"Most bytes that a page may load."`
 	MaxPicture   int           `default:"33554432" help:"Most bytes of a picture."`
+	MaxMemory    int64         `default:"536870912" help:"Most bytes of memory that a page's process may have for itself; one with more is ended, and the others go on. Negative: any."`
+	MaxUnread    int64         `default:"134217728" help:"Most bytes of pictures that wait to be read by slow clients; with more, captures are refused."`
 	RestartAfter int           `default:"1000" help:"A fresh browser after so many captures."`
 	Nice         int           `default:"5" help:"By how much the browser's priority is lowered, so that refusals stay fast. Negative: not."`
 
 	AllowTarget []string `placeholder:"PREFIX" help:"Addresses that may be captured although they are not public: 10.1.2.3:8080, 10.0.0.0/8."`
 	AllowPort   []uint16 `default:"80,443" help:"Ports of targets."`
 
+	Drain           time.Duration `default:"3s" help:"When told to stop: for how long captures are still taken while /readyz says no, so that a balancer learns of it."`
 	ShutdownTimeout time.Duration `default:"30s" help:"Time for captures under way when told to stop."`
 
 	ready func(addr string) // told of the address, by tests
@@ -70,6 +73,10 @@ func (c *serveCmd) Validate() error {
 		return fmt.Errorf("--fleet-max is %d: at least --full-weight (%d)", c.FleetMax, c.FullWeight)
 	case c.Timeout <= 0 || c.MaxTimeout < c.Timeout:
 		return fmt.Errorf("--timeout is %v and --max-timeout is %v: above 0, and the second not below the first", c.Timeout, c.MaxTimeout)
+	case c.Drain < 0:
+		return fmt.Errorf("--drain is %v: 0 or more", c.Drain)
+	case c.MaxUnread < 1:
+		return fmt.Errorf("--max-unread is %d: at least 1", c.MaxUnread)
 	case c.MaxPixels < 1 || c.MaxHeight < 1 || c.MaxPage < 1 || c.MaxPicture < 1 || c.RestartAfter < 1:
 		return errors.New("--max-pixels, --max-height, --max-page, --max-picture and --restart-after are at least 1")
 	}
@@ -93,7 +100,7 @@ func (c *serveCmd) Run(ctx context.Context, log *slog.Logger) (err error) {
 	defer func() { err = errors.Join(err, g.Close()) }()
 
 	b, err := browser.New(browser.Options{
-		Path: c.Chromium, Guard: g, RestartAfter: c.RestartAfter, MaxPage: c.MaxPage, MaxPicture: c.MaxPicture, Nice: c.Nice, Logger: log,
+		Path: c.Chromium, Guard: g, RestartAfter: c.RestartAfter, MaxPage: c.MaxPage, MaxPicture: c.MaxPicture, MaxMemory: c.MaxMemory, Nice: c.Nice, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -107,7 +114,7 @@ func (c *serveCmd) Run(ctx context.Context, log *slog.Logger) (err error) {
 	defer func() { err = errors.Join(err, sems.close()) }()
 
 	s, err := server.New(server.Options{
-		Browser: b, Semaphore: sems.shared, Local: sems.local, MaxQueue: c.Queue, Wait: c.Wait, FullWeight: c.FullWeight,
+		Browser: b, Semaphore: sems.shared, Local: sems.local, MaxQueue: c.Queue, Wait: c.Wait, FullWeight: c.FullWeight, MaxUnread: c.MaxUnread,
 		Status: c.Status, Close: c.closePolicy(), Logger: log,
 		Limits: server.Limits{MaxPixels: c.MaxPixels, MaxHeight: c.MaxHeight, Timeout: c.Timeout, MaxTimeout: c.MaxTimeout},
 	})
@@ -147,8 +154,16 @@ func (c *serveCmd) listen(ctx context.Context, s *server.Server, log *slog.Logge
 		return err
 	case <-ctx.Done():
 	}
-	log.Info("screenshotd: stopping; captures under way may finish", "within", c.ShutdownTimeout)
+	// Whoever sends work asks /readyz, and over new connections: they are taken for a
+	// while. After its answer each connection is closed, so that none is cut off later.
+	log.Info("screenshotd: stopping; /readyz says no, and then captures under way may finish", "drain", c.Drain, "within", c.ShutdownTimeout)
 	s.Closing()
+	srv.SetKeepAlivesEnabled(false)
+	select {
+	case err := <-failed:
+		return err
+	case <-time.After(c.Drain):
+	}
 	last, cancel := context.WithTimeout(context.Background(), c.ShutdownTimeout)
 	defer cancel()
 	if err := srv.Shutdown(last); err != nil {

@@ -28,6 +28,12 @@ const ID = "capture"
 // windows high.
 const DefaultFullWeight = 2
 
+// DefaultMaxUnread is what a few slow readers take.
+const DefaultMaxUnread = 128 << 20
+
+// errUnread refuses a capture because of others that are not read.
+var errUnread = errors.New("too many pictures wait to be read by slow clients")
+
 // writeTime is how long the answer may take to be read.
 const writeTime = 30 * time.Second
 
@@ -50,6 +56,12 @@ type Options struct {
 
 	// MaxQueue is that Queue, to be told at /pressure.
 	MaxQueue int
+
+	// MaxUnread is how many bytes of pictures may wait to be read by their clients.
+	// While more do, captures are refused: a reader holds no slot, and so nothing else
+	// bounds how many slow ones there are. What is under way still comes on top.
+	// 0: DefaultMaxUnread.
+	MaxUnread int64
 
 	// FullWeight is how many slots a full page takes. 0: DefaultFullWeight.
 	FullWeight int
@@ -78,11 +90,13 @@ type Server struct {
 	metrics *metrics
 	recent  recent
 	closing atomic.Bool
+	unread  atomic.Int64 // bytes of pictures that are being written to clients
 }
 
 // New makes a Server. It starts nothing.
 func New(o Options) (*Server, error) {
 	o.FullWeight = cmp.Or(o.FullWeight, DefaultFullWeight)
+	o.MaxUnread = cmp.Or(o.MaxUnread, DefaultMaxUnread)
 	if o.Limits == (Limits{}) {
 		o.Limits = DefaultLimits
 	}
@@ -189,10 +203,19 @@ func (s *Server) admitted(w http.ResponseWriter, r *http.Request) {
 func (s *Server) capture(w http.ResponseWriter, r *http.Request, j *job) {
 	release := httpshed.Keep(r.Context())
 	defer release()
+	if s.unread.Load() >= s.opt.MaxUnread {
+		s.metrics.captured(s.fail(w, r, errUnread), 0)
+		return
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), j.timeout)
 	defer cancel()
 	began := time.Now()
 	pic, err := s.opt.Browser.Capture(ctx, j.Job)
+	if err == nil { // before the slot is free, so that the next one sees it
+		size := int64(len(pic.Data))
+		s.unread.Add(size)
+		defer s.unread.Add(-size)
+	}
 	release()
 	took := time.Since(began)
 	if err != nil {
@@ -230,6 +253,7 @@ var failures = []failure{
 	{browser.ErrLoad, http.StatusUnprocessableEntity, "not_loaded", ""},
 	{browser.ErrTooLarge, http.StatusUnprocessableEntity, "too_large", ""},
 	{browser.ErrCrashed, http.StatusInternalServerError, "page_crashed", ""},
+	{errUnread, http.StatusServiceUnavailable, "unread", ""},
 	{browser.ErrGone, http.StatusServiceUnavailable, "browser_gone", ""},
 	{browser.ErrStart, http.StatusServiceUnavailable, "browser_not_started", "The browser could not be started; the log says why."},
 	{browser.ErrClosed, http.StatusServiceUnavailable, "closing", ""},

@@ -486,6 +486,43 @@ func TestASlowReaderHoldsNoSlot(t *testing.T) {
 	}
 }
 
+// Slow readers hold no slots, and still cannot fill the memory.
+func TestUnreadPicturesAreBounded(t *testing.T) {
+	const size, most = 30 << 20, 50 << 20
+	var taken atomic.Int64
+	st := &studio{capture: func(context.Context, browser.Job) (*browser.Picture, error) {
+		taken.Add(1)
+		return &browser.Picture{Data: make([]byte, size), Status: 200}, nil
+	}}
+	ts, _ := serve(t, server.Options{Browser: st, Semaphore: semaphore(t, 2, -1), MaxUnread: most})
+	var slow []net.Conn
+	answers := map[string]int{}
+	for range 10 {
+		conn, err := net.Dial("tcp", ts.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		_, _ = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path(example))
+		head := make([]byte, len("HTTP/1.1 200"))
+		if _, err := io.ReadFull(conn, head); err != nil { // and no more of it
+			t.Fatal(err)
+		}
+		answers[string(head)]++
+		slow = append(slow, conn)
+	}
+	if answers["HTTP/1.1 200"] != 2 || answers["HTTP/1.1 503"] != 8 || taken.Load() != 2 {
+		t.Errorf("got %v of %d captures, want two pictures, and eight refusals without a capture", answers, taken.Load())
+	}
+	for _, conn := range slow { // they hang up: there is room again
+		_ = conn.Close()
+	}
+	await(t, "room", func() bool {
+		resp, body := get(t, ts, path(example))
+		return resp.StatusCode == 200 && len(body) == size
+	})
+}
+
 func TestALostSlotEndsTheCapture(t *testing.T) {
 	sem := semaphore(t, 1, -1)
 	st, finish := waits()
