@@ -32,6 +32,10 @@ verify: deps ## faults, histories, mutations: a short run with fixed seeds
 soak: deps ## random faults for SECONDS (default 600)
 	cd verify && go run . soak -seconds $(SECONDS)
 
+uploads: ## refused uploads as clients and proxies see them, beside a bare handler; 5 minutes
+	@scripts/deps.sh uploads
+	cd verify && go run ./uploads
+
 bench: deps ## ours and the rivals on one Redis, in turn; writes docs/performance.md
 	cd verify/race && go run . -out ../../docs
 
@@ -40,4 +44,4 @@ lab: deps ## the load-shedding experiment, whole; draws the charts in docs/
 
 ci: lint test verify ## what CI runs
 
-.PHONY: help test deps lint demo verify soak bench lab ci
+.PHONY: help test deps lint demo verify soak uploads bench lab ci

@@ -39,7 +39,7 @@ func serveBoth(tb testing.TB, h http.Handler) *httptest.Server {
 // Whoever uploads 1 or 10 MB to a full server finds its 429, whether it reads while
 // it sends (net/http's client, curl) or only then (raw, like many libraries and
 // proxies); with a length or in chunks, on a connection that is closed or kept, over
-// HTTP/1.1 and HTTP/2.
+// HTTP/1.1 and HTTP/2. `make uploads` asks more clients, and proxies.
 func TestRefusedUploadIsAnswered(t *testing.T) {
 	t.Parallel()
 	const rounds = 3

@@ -1,17 +1,31 @@
 #!/bin/sh
 # Installs what the tests need beside Go: redis-server, gcc (for -race) and a
 # headless Chromium (for screenshotd). Debian and its kin; elsewhere it says what is
-# missing. What is there already is left alone.
+# missing. What is there already is left alone. `deps.sh uploads` installs what
+# `make uploads` needs instead: the clients and the proxies.
 set -eu
 
 want=""
 need() { # a command, the package that brings it
 	command -v "$1" >/dev/null 2>&1 || want="$want $2"
 }
-need gcc gcc
-[ -e /usr/include/stdlib.h ] || want="$want libc6-dev"
-[ -n "${GOTSEM_REDIS_SERVER:-}" ] || command -v valkey-server >/dev/null 2>&1 || need redis-server redis-server
-command -v chromium >/dev/null 2>&1 || need chromium-headless-shell chromium-headless-shell
+if [ "${1:-}" = uploads ]; then
+	PATH=$PATH:/usr/sbin
+	need curl curl
+	need nginx nginx
+	need haproxy haproxy
+	need node nodejs
+	need python3 python3
+	for python in python3 /usr/bin/python3 none; do
+		"$python" -c 'import requests' >/dev/null 2>&1 && break
+	done
+	[ "$python" != none ] || want="$want python3-requests"
+else
+	need gcc gcc
+	[ -e /usr/include/stdlib.h ] || want="$want libc6-dev"
+	[ -n "${GOTSEM_REDIS_SERVER:-}" ] || command -v valkey-server >/dev/null 2>&1 || need redis-server redis-server
+	command -v chromium >/dev/null 2>&1 || need chromium-headless-shell chromium-headless-shell
+fi
 [ -n "$want" ] || exit 0
 
 if ! command -v apt-get >/dev/null 2>&1; then
