@@ -114,6 +114,9 @@ func (s *Semaphore) check(ctx context.Context, id string, weight int) (limit int
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("gotsem: %q: %w", id, err)
 	}
+	if int64(weight) > store.MaxWeight {
+		return 0, fmt.Errorf("%w: %q: weight %d: at most %d", ErrTooHeavy, id, weight, int64(store.MaxWeight))
+	}
 	limit, err = s.limits.of(ctx, id)
 	if err != nil {
 		return 0, fmt.Errorf("gotsem: %q: asking for its limit: %w", id, err)
@@ -260,12 +263,19 @@ func (s *Semaphore) refusal(r *store.Request, d store.Decision, waited time.Dura
 	switch d.Outcome {
 	case store.TooHeavy:
 		s.stats.refused.Add(1)
+		s.stats.tooHeavy.Add(1)
 		return fmt.Errorf("%w: %q: weight %d, limit %d: no release would make room", ErrTooHeavy, r.ID, r.Weight, d.Limit)
 	case store.Recovering:
 		s.stats.recovering.Add(1)
 		return &RecoveringError{ID: r.ID, RetryAfter: d.RetryIn}
 	}
 	s.stats.refused.Add(1)
+	switch {
+	case waited > 0:
+		s.stats.waitTooLong.Add(1)
+	case d.Outcome == store.LineFull:
+		s.stats.queueFull.Add(1)
+	}
 	return &FullError{
 		ID: r.ID, Active: d.Active, Limit: d.Limit, Waiting: d.Waiting, RetryAfter: d.RetryIn,
 		line: d.Outcome == store.LineFull, waited: waited,

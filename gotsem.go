@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -59,17 +60,20 @@ type Options struct {
 	// Store keeps the slots. Nil: a memory store, exact within this process.
 	Store store.Store
 
-	// Limit is how many slots each id has.
+	// Limit is how many slots each id has. More than store.MaxLimit counts as that, here
+	// and from LimitFunc: it is no limit that anybody reaches.
 	Limit int
 
 	// LimitFunc is asked for the limit of an id. Its answers are remembered for a
 	// minute, for 10,000 ids, and one question at a time is asked per id, at most
 	// 500 at once. Zero or less, an error, or no answer within a second: Limit; after
-	// an error it is asked again after 5 s.
+	// an error it is asked again after 5 s. Without a Limit, an id that has no answer is
+	// refused with an error that says so.
 	LimitFunc func(ctx context.Context, id string) (int, error)
 
 	// TTL is how long a lease lasts without renewal: how long the slots of a
-	// crashed process stay taken. It is renewed at about TTL/3. 0: DefaultTTL.
+	// crashed process stay taken. It is renewed at about TTL/3. From MinTTL to
+	// store.MaxTTL. 0: DefaultTTL.
 	TTL time.Duration
 
 	// Queue is how many may wait per id, over all processes. 0: as many as the
@@ -80,7 +84,7 @@ type Options struct {
 	Outage Outage
 
 	// StoreTimeout is the most that a call waits on the store.
-	// 0: DefaultStoreTimeout.
+	// 0: DefaultStoreTimeout, or half the TTL if that is shorter.
 	StoreTimeout time.Duration
 
 	// KnownFull is how long a refusal may be believed without asking the store
@@ -114,12 +118,12 @@ func (o Options) withDefaults() Options {
 		o.Store = memstore.New()
 	}
 	o.TTL = cmp.Or(o.TTL, DefaultTTL)
-	o.StoreTimeout = cmp.Or(o.StoreTimeout, DefaultStoreTimeout)
+	o.StoreTimeout = cmp.Or(o.StoreTimeout, max(0, min(DefaultStoreTimeout, o.TTL/2)))
 	switch {
 	case o.Grace < 0 || o.Outage == Open:
 		o.Grace = 0
 	case o.Grace == 0:
-		o.Grace = o.TTL + time.Second
+		o.Grace = min(o.TTL, store.MaxTTL-time.Second) + time.Second
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -133,6 +137,15 @@ func (o Options) validate() error {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("gotsem: "+format, args...)) }
 	if o.Limit < 0 || o.Limit == 0 && o.LimitFunc == nil {
 		bad("Options.Limit is %d: give the number of slots per id, at least 1 (or a LimitFunc)", o.Limit)
+	}
+	if o.TTL > store.MaxTTL {
+		bad("Options.TTL is %v: at most %v", o.TTL, store.MaxTTL)
+	}
+	if o.Grace > store.MaxTTL {
+		bad("Options.Grace is %v: at most %v", o.Grace, store.MaxTTL)
+	}
+	if v := reflect.ValueOf(o.Store); v.Kind() == reflect.Pointer && v.IsNil() {
+		bad("Options.Store is a nil %T: leave it out for a store in memory", o.Store)
 	}
 	if o.TTL < MinTTL {
 		bad("Options.TTL is %v: at least %v, so that a lease can be renewed in time", o.TTL, MinTTL)
@@ -183,7 +196,9 @@ func New(o Options) (*Semaphore, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	return newSemaphore(o), nil
+	s := newSemaphore(o)
+	s.limits.must = true
+	return s, nil
 }
 
 // newSemaphore makes a semaphore from options that are whole and, but for what
@@ -204,7 +219,7 @@ func newSemaphore(o Options) *Semaphore {
 	s.local = newLocal(s)
 	s.guard.returns, s.guard.back = s.local.returns, s.local.back
 	if o.KnownFull > 0 {
-		s.known = newKnownFull(o.KnownFull)
+		s.known = newKnownFull(min(o.KnownFull, store.MaxTTL))
 		s.guard.frees = s.known.forget
 	}
 	return s

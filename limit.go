@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/ashfaqjani916/gotsem/store"
 )
 
 // How long the answers of a LimitFunc are believed, and how many are kept.
@@ -25,6 +27,7 @@ const (
 type limits struct {
 	fallback int
 	ask      func(ctx context.Context, id string) (int, error) // nil: always fallback
+	must     bool                                              // without a fallback, an id whose limit is not known is an error
 	log      *slog.Logger
 
 	mu         sync.Mutex
@@ -35,12 +38,32 @@ type limits struct {
 
 type limitAnswer struct {
 	limit  int
+	err    error         // why limit is the fallback, if it is
 	until  time.Time     // ask again after that
 	asking chan struct{} // closed when the question under way is answered; nil: none is
 }
 
 func newLimits(fallback int, ask func(context.Context, string) (int, error), log *slog.Logger) *limits {
-	return &limits{fallback: fallback, ask: ask, log: log, known: make(map[string]*limitAnswer)}
+	return &limits{fallback: bounded(fallback), ask: ask, log: log, known: make(map[string]*limitAnswer)}
+}
+
+// bounded is the limit that stores take for n: who says "as many as you like" with the
+// largest number that there is gets as many as a store can count.
+func bounded(n int) int {
+	return int(max(-store.MaxLimit, min(int64(n), store.MaxLimit)))
+}
+
+var errTooManyAsked = fmt.Errorf("%d questions to it are not answered", limitsAsked)
+
+// errNoAnswer is what a LimitFunc says with zero or less, where no default stands in.
+var errNoAnswer = errors.New("the LimitFunc answered none")
+
+// answer is what an answer comes to. mu is held.
+func (l *limits) answer(a *limitAnswer) (int, error) {
+	if l.must && a.limit <= 0 && a.err != nil {
+		return 0, fmt.Errorf("the LimitFunc gave none, and there is no Options.Limit to stand in for it: %w", a.err)
+	}
+	return a.limit, nil
 }
 
 // of returns the limit of id. It waits for an answer only if there is none yet:
@@ -64,25 +87,26 @@ func (l *limits) of(ctx context.Context, id string) (int, error) {
 			a.asking = make(chan struct{})
 			go l.question(context.WithoutCancel(ctx), id, a)
 		} else {
-			a.limit, a.until = l.fallback, now.Add(limitErrorAge)
+			a.limit, a.err, a.until = l.fallback, errTooManyAsked, now.Add(limitErrorAge)
 			if complain = now.Sub(l.complained) >= limitErrorAge; complain {
 				l.complained = now
 			}
 		}
 	}
-	limit, asking := a.limit, a.asking
+	limit, err := l.answer(a)
+	asking := a.asking
 	l.mu.Unlock()
 	if complain {
 		l.log.Error("gotsem: too many questions to the LimitFunc are not answered, using the default: it must return when its ctx is over", "under_way", limitsAsked, "id", id, "default", l.fallback, "asked_again_in", limitErrorAge)
 	}
 	if !first || asking == nil {
-		return limit, nil
+		return limit, err
 	}
 	select {
 	case <-asking:
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return a.limit, nil
+		return l.answer(a)
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
@@ -111,6 +135,9 @@ func (l *limits) question(ctx context.Context, id string, a *limitAnswer) {
 		got = <-answered
 	}
 	age := limitAge
+	if l.must && l.fallback <= 0 && got.err == nil && got.limit <= 0 {
+		got.err = fmt.Errorf("%w: %d", errNoAnswer, got.limit)
+	}
 	if got.err != nil {
 		age = limitErrorAge
 	}
@@ -131,7 +158,7 @@ func (l *limits) store(id string, a *limitAnswer, limit int, age time.Duration, 
 		limit = l.fallback
 	}
 	l.mu.Lock()
-	a.limit, a.until = limit, time.Now().Add(age)
+	a.limit, a.err, a.until = bounded(limit), err, time.Now().Add(age)
 	select {
 	case <-a.asking:
 	default:

@@ -179,7 +179,7 @@ func (s *Semaphore) queue(limit int) int {
 	if s.opt.Queue == 0 {
 		return max(limit, 1)
 	}
-	return s.opt.Queue
+	return bounded(s.opt.Queue)
 }
 
 // wait asks until there is an answer that ends the wait. owed is what the store may

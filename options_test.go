@@ -2,9 +2,13 @@ package gotsem
 
 import (
 	"context"
+	"math"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ashfaqjani916/gotsem/store"
+	"github.com/ashfaqjani916/gotsem/store/memstore"
 )
 
 func TestOptionsAreValidatedTogether(t *testing.T) {
@@ -45,7 +49,12 @@ func TestOptionsThatAreWrong(t *testing.T) {
 		{"too short a TTL", Options{Limit: 1, TTL: MinTTL - 1, StoreTimeout: time.Millisecond}, false},
 		{"a negative TTL", Options{Limit: 1, TTL: -time.Second}, false},
 		{"a StoreTimeout above the TTL", Options{Limit: 1, TTL: time.Second, StoreTimeout: time.Second + 1}, false},
-		{"the default StoreTimeout above the TTL", Options{Limit: 1, TTL: MinTTL}, false},
+		{"the shortest TTL with the default StoreTimeout", Options{Limit: 1, TTL: MinTTL}, true},
+		{"the longest TTL", Options{Limit: 1, TTL: store.MaxTTL}, true},
+		{"too long a TTL", Options{Limit: 1, TTL: store.MaxTTL + 1}, false},
+		{"too long a grace", Options{Limit: 1, Grace: math.MaxInt64}, false},
+		{"no limit to speak of", Options{Limit: math.MaxInt, Queue: math.MaxInt, KnownFull: math.MaxInt64}, true},
+		{"a store that is a nil pointer", Options{Limit: 1, Store: (*memstore.Store)(nil)}, false},
 		{"a negative queue", Options{Limit: 1, Queue: -1}, true},
 		{"a negative grace", Options{Limit: 1, Grace: -1}, true},
 		{"the last policy", Options{Limit: 1, Outage: Closed}, true},

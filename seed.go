@@ -51,8 +51,10 @@ func NewGotsem(rdb redis.UniversalClient, keyPrefix string, slotTTL time.Duratio
 		Store:     redisstore.New(rdb, keyPrefix),
 		Limit:     defaultMax,
 		LimitFunc: planFn,
-		TTL:       max(slotTTL, time.Millisecond), // Redis keeps no slot for less
+		TTL:       min(max(slotTTL, time.Millisecond), store.MaxTTL), // Redis keeps no slot for less
 		Outage:    Open,
+
+		StoreTimeout: DefaultStoreTimeout, // however short slotTTL is: nothing is renewed
 	}
 	if logger != nil {
 		o.Logger = slog.New(zapHandler{logger.WithOptions(zap.WithCaller(false))})
@@ -124,16 +126,14 @@ func (s *Semaphore) Release(ctx context.Context, id, slotID string) {
 	defer s.releases.Put(r)
 	*r = store.Release{} // and then in place, as in request
 	r.ID, r.SlotID, r.Bare, r.Grace = id, slotID, true, s.opt.Grace
+	s.stats.released.Add(1)
 	if s.opt.HandOver {
-		s.stats.released.Add(1)
 		s.guard.handOver(r)
 		return
 	}
 	if _, err := s.guard.release(detached(ctx), r); err != nil {
 		s.guard.later.add(id, slotID, false)
-		return
 	}
-	s.stats.released.Add(1)
 }
 
 // ForceRelease drops every slot of id, whoever holds it: for a deployment that is
