@@ -133,7 +133,7 @@ func (s *Store) alone(ctx context.Context, o *op) error {
 // look asks the marker of a cluster slot for how long no grants are made.
 func (s *Store) look(ctx context.Context, slot uint16, grace int64) (time.Duration, error) {
 	for range 2 {
-		c := &call{place: place{verb: release, slot: slot}, strict: true, sent: time.Now(), number: int64(s.calls.Add(1) % callNumbers)}
+		c := &call{place: place{verb: release, slot: slot}, strict: true, sent: time.Now(), number: int64(s.calls.Add(1) % callNumbers), latest: never}
 		c.cmd = s.eval(ctx, lookScript, []string{*s.marker(slot)}, *s.header(c), grace)
 		c.match()
 		reply, err := c.cmd.Slice()

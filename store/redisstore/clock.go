@@ -66,6 +66,32 @@ func (c *clocks) header(slot uint16, now time.Time) (seen byte, server, ago int6
 	return seen, k.server, ago
 }
 
+// never is later than any time, and is counted exactly.
+const never = 1<<53 - 1
+
+// latest returns, by the server's clock, when whoever asks leaves at due at the latest:
+// what arrives later must not take anything, since nobody would give it back. It is the
+// upper bound that the last reading allows. stale says that this is long ago, or that
+// there was none, so that the clock is to be read anew.
+func (c *clocks) latest(slot uint16, now, due time.Time) (ms int64, stale bool) {
+	if c.local {
+		slot = 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.of[slot]
+	if k == nil {
+		return never, true
+	}
+	since := due.Sub(k.sent)
+	return k.server + (since + since/driftOne + 2*time.Millisecond).Milliseconds(), now.Sub(k.sent) > readEvery
+}
+
+const (
+	driftOne  = 500         // clocks run apart by less than this part of the time
+	readEvery = time.Second // that a server's clock is read, at least, while it is asked
+)
+
 // read notes that a call read the clock. The server read it between sending and
 // receiving; a step that no such moments explain is a jump. It is negative if the call
 // did not come across the marker: whoever was only ever refused knows nothing of it,

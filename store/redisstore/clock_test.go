@@ -17,7 +17,7 @@ func TestHeaderOfACallThatWasOvertaken(t *testing.T) {
 	sent := time.Now()
 	s.clocks.read(7, 1_700_000_000_000, sent.Add(3*time.Millisecond), sent.Add(4*time.Millisecond), false)
 	h := *s.header(&call{place: place{slot: 7}, strict: true, sent: sent})
-	if !regexp.MustCompile(`^\d \d \S+ \d+ \d \d+ \d+$`).MatchString(h) {
+	if !regexp.MustCompile(`^\d \d \S+ \d+ \d \d+ \d+ \d+$`).MatchString(h) {
 		t.Errorf("%q is not a header", h)
 	}
 }

@@ -40,6 +40,7 @@ type Store struct {
 	start   time.Time // when an op is due is reckoned from it
 	calls   atomic.Uint64
 	swept   atomic.Int64
+	resent  resent
 	special atomic.Int64 // until then, Unix ns, bare calls name the keys of meta
 	clocks  clocks
 	ears    ears
@@ -191,7 +192,7 @@ func (s *Store) free(o *op, left bool) {
 	// Field by field, in place: a whole op to copy from would lie on the stack of each
 	// caller that waits.
 	o.question, o.answer = question{}, answer{}
-	o.full, o.lead, o.gone, o.sent, o.landed, o.again, o.async, o.next = false, false, false, false, false, false, nil, nil
+	o.full, o.lead, o.gone, o.sent, o.landed, o.tries, o.async, o.next = false, false, false, false, false, 0, nil, nil
 	s.ops.Put(o)
 }
 
@@ -249,6 +250,7 @@ func (s *Store) Release(ctx context.Context, r *store.Release) (bool, error) {
 	if r.Bare && o.grace == 0 {
 		o.verb = bare
 	}
+	s.giveBackTwice(o)
 	if o.async = r.Async; o.async != nil {
 		s.pump.enqueue(o)
 		return false, nil
@@ -257,6 +259,20 @@ func (s *Store) Release(ctx context.Context, r *store.Release) (bool, error) {
 	freed := !left && o.freed
 	s.free(o, left)
 	return freed, err
+}
+
+// giveBackTwice gives back once more what was asked for by two sendings, when the first
+// is too late.
+func (s *Store) giveBackTwice(o *op) {
+	if s.resent.n.Load() == 0 {
+		return
+	}
+	again := question{verb: o.verb, id: o.id, slot: o.slot, grace: o.grace, budget: o.budget}
+	s.resent.released(o.slot, func() {
+		o := s.op(again.verb, again.id, again.slot, again.budget)
+		o.grace, o.async = again.grace, func(_, _ string, _ error) {}
+		s.pump.enqueue(o)
+	})
 }
 
 // Renew implements store.Store.
@@ -461,7 +477,7 @@ func (s *Store) run(ctx context.Context, sc *script, id string, grace int64, arg
 	}
 	k := keysOf(s.prefix, id)
 	names := []string{k.s, k.m, k.q, k.l, *s.marker(k.slot)}
-	c := &call{place: place{verb: release, slot: k.slot}, strict: grace > 0, sent: time.Now(), number: int64(s.calls.Add(1) % callNumbers)}
+	c := &call{place: place{verb: release, slot: k.slot}, strict: grace > 0, sent: time.Now(), number: int64(s.calls.Add(1) % callNumbers), latest: never}
 	all := append(make([]any, 0, 2+len(args)), *s.header(c))
 	if sc != usageScript {
 		all = append(all, grace)

@@ -73,7 +73,7 @@ type op struct {
 	sent   bool          // it is under way, or was
 	landed bool          // it was answered
 	late   bool          // its trip was given up: its caller leaves it to that
-	again  bool          // it was asked a second time
+	tries  int           // how often it was asked again since it came late, or in doubt
 	async  func(id, slotID string, err error)
 	next   *op // of the same group
 }
@@ -131,7 +131,9 @@ type call struct {
 	cmd    *redis.Cmd
 	number int64 // that its reply must repeat
 	sent   time.Time
-	told   bool // it tells Redis that its clock jumped
+	told   bool  // it tells Redis that its clock jumped
+	latest int64 // by the server's clock, when it may take something
+	tells  bool  // a bare call looks at the clock, and for lapsed slots
 }
 
 // place is what the operations of a call have in common.
@@ -301,6 +303,13 @@ func (s *Store) command(ctx context.Context, t *trip, c *call, text bool) *redis
 	sc := verbScripts[c.verb]
 	c.sent = time.Now()
 	c.number = int64(s.calls.Add(1) % callNumbers)
+	c.latest, c.tells = never, s.sweepNow(c.sent)
+	if len(c.groups) > 0 && c.verb != release {
+		stale := false
+		if c.latest, stale = s.clocks.latest(c.slot, c.sent, c.leaves()); stale {
+			c.tells = true
+		}
+	}
 	nKeys := 4*len(c.groups) + 1
 	if c.verb == bare {
 		c.full = c.full || c.sent.UnixNano() < s.special.Load()
@@ -348,7 +357,7 @@ func (s *Store) bareArgs(t *trip, c *call, args []any) []any {
 		}
 	}
 	single := c.single()
-	head := bits(s.sweepNow(c.sent), sure) + 4*bits(single, c.full) + 16*(c.number+callNumbers*int64(len(c.backs)))
+	head := bits(c.tells, sure) + 4*bits(single, c.full) + 16*(c.number+callNumbers*int64(len(c.backs)))
 	args = append(args, t.num(head))
 	for _, g := range c.backs {
 		if !single {
@@ -363,6 +372,7 @@ func (s *Store) bareArgs(t *trip, c *call, args []any) []any {
 		if single {
 			args = append(args, &c.groups[0].limit)
 		}
+		args = append(args, t.num(c.latest))
 	}
 	for _, g := range c.groups {
 		n := g.group()
@@ -377,6 +387,18 @@ func (s *Store) bareArgs(t *trip, c *call, args []any) []any {
 		}
 	}
 	return args
+}
+
+// leaves is when the last of those who ask something of c that is not giving back leaves.
+func (c *call) leaves() (due time.Time) {
+	for _, g := range c.groups {
+		for o := g; o != nil; o = o.next {
+			if o.due.After(due) {
+				due = o.due
+			}
+		}
+	}
+	return due
 }
 
 // single reports whether c, a bare call, is about one slot of each id, and of one limit.
@@ -457,7 +479,7 @@ const callNumbers = 1024
 // header is ARGV[1]; the prelude says what is in it.
 func (s *Store) header(c *call) *string {
 	b := make([]byte, 0, 80)
-	b = append(b, byte('0'+bits(s.sweepNow(c.sent), false)))
+	b = append(b, byte('0'+bits(c.tells, false)))
 	b = append(b, s.head...)
 	b = strconv.AppendInt(b, c.number, 10)
 	seen, echo, ago := byte('1'), int64(0), int64(0)
@@ -472,6 +494,8 @@ func (s *Store) header(c *call) *string {
 	b = strconv.AppendInt(b, echo, 10)
 	b = append(b, ' ')
 	b = strconv.AppendInt(b, ago, 10)
+	b = append(b, ' ')
+	b = strconv.AppendInt(b, c.latest, 10)
 	h := string(b)
 	return &h
 }
@@ -496,6 +520,9 @@ func (s *Store) fly(ctx context.Context, t *trip) error {
 		// answered as done, since asking twice with one slot id is asking once.
 		for _, o := range t.ops {
 			o.fresh = false
+			if o.takes {
+				s.resent.add(o.slot, o.due)
+			}
 		}
 		err = s.send(ctx, t, t.calls, false)
 	}
@@ -543,9 +570,6 @@ func (s *Store) fly(ctx context.Context, t *trip) error {
 		rest.ops = s.read(ctx, c, rest.ops)
 	}
 	if len(rest.ops) > 0 {
-		for _, o := range rest.ops {
-			o.again = true
-		}
 		err = s.fly(ctx, rest)
 		s.recycle(rest)
 		return err
@@ -670,6 +694,7 @@ const specialFor = 10 * time.Second
 // notBare is what bare.lua answers for an id that is not for it.
 const (
 	notBareAcquire = -1 << 52
+	lateBare       = notBareAcquire + 1
 	notBareRelease = -1
 )
 
@@ -702,7 +727,9 @@ func (s *Store) read(ctx context.Context, c *call, rest []*op) []*op {
 	}
 	if c.verb == bare {
 		if !r.one {
-			r.number() // the call's
+			if now := r.number() / callNumbers; now > 0 {
+				s.clocks.read(c.slot, -now, c.sent, time.Now(), false)
+			}
 		}
 		if !c.full && len(r.list) == 1 && r.err == nil {
 			s.special.Store(time.Now().Add(specialFor).UnixNano())
@@ -725,8 +752,14 @@ func (s *Store) read(ctx context.Context, c *call, rest []*op) []*op {
 		return rest
 	}
 	now := r.number() / callNumbers
-	if c.strict && now != 0 {
+	if now != 0 {
 		s.clocks.read(c.slot, now, c.sent, time.Now(), c.told)
+	}
+	if c.verb == acquire && len(r.list) == 1 && r.err == nil {
+		for _, g := range c.groups {
+			rest = g.lateTo(rest)
+		}
+		return rest
 	}
 	var highest uint64 // fence or ticket
 	for _, g := range c.groups {
@@ -744,7 +777,7 @@ func (s *Store) read(ctx context.Context, c *call, rest []*op) []*op {
 			case together:
 			case c.verb == acquire:
 				n := r.number()
-				if again = n == askAgain && !o.again; n == askAgain {
+				if again = n == askAgain && o.askAnew(); n == askAgain {
 					n = 5
 				}
 				o.decision = store.Decision{
@@ -760,7 +793,7 @@ func (s *Store) read(ctx context.Context, c *call, rest []*op) []*op {
 				}
 			case c.verb == renew:
 				n := r.number()
-				if again = n == renewAgain && !o.again; n == renewAgain && o.again {
+				if again = n == renewAgain && o.askAnew(); n == renewAgain && !again {
 					r.err = errClock
 				}
 				o.kept = store.Kept(n)
@@ -815,6 +848,9 @@ func (r *reply) acquiredBare(g *op, rest []*op) []*op {
 	first := r.number()
 	if first == notBareAcquire && r.err == nil {
 		return g.wholeTo(rest)
+	}
+	if first == lateBare && r.err == nil {
+		return g.lateTo(rest)
 	}
 	limit := int(g.limit)
 	granted := func(active int64) store.Decision {
@@ -883,6 +919,28 @@ func (o *op) wholeTo(ops []*op) []*op {
 	for ; o != nil; o = o.next {
 		o.whole()
 		ops = append(ops, o)
+	}
+	return ops
+}
+
+// askAnew reports whether o is to be asked again after it came late, or at a moment that
+// the clock did not explain: it is in time, and has not been asked so too often.
+func (o *op) askAnew() bool {
+	o.tries++
+	return o.tries <= 3 && time.Now().Before(o.due)
+}
+
+// lateTo has a group answered that came too late to take anything. Whose time is not
+// over, of that the estimate of the server's clock was wrong, and it is asked again.
+func (o *op) lateTo(ops []*op) []*op {
+	for ; o != nil; o = o.next {
+		if o.askAnew() {
+			ops = append(ops, o)
+		} else if time.Now().Before(o.due) {
+			o.err = errClock
+		} else {
+			o.err = errTimeout
+		}
 	}
 	return ops
 }

@@ -8,7 +8,8 @@
 -- Returns  the time and number (see finish); per id either how many of its slots, the first
 --          ones, are granted, the others being refused, active after that, the fence of the first, and
 --          ms; or -1, and per slot outcome, active, limit, waiting, place, fence, ticket, ms; and last
---          the words (see push) to the caller's own process. Outcomes: 0 full, 1 granted,
+--          the words (see push) to the caller's own process. Nothing but the time and number: it
+--          came too late, and did nothing. Outcomes: 0 full, 1 granted,
 --          2 waiting, 3 line full, 4 too heavy, 5 recovering, 6 ask again (see doubt). ms:
 --          until the next slot lapses (refused), until it is worth asking again (waiting),
 --          until grants are made again (recovering).
@@ -25,8 +26,8 @@ do
 	local call, K, A = redis.call, KEYS, ARGV
 	local ids = (#K - #K % 4) / 4
 	local plain = string.byte(A[1]) == 48 and call('EXISTS', unpack(K, 2 * ids + 1, 4 * ids)) == 0
-	local wake, number, seen, echo, ago
-	if plain then wake, number, seen, echo, ago = string.match(A[1], '^%d %d (%S+) (%d+) (%d) (%d+) (%d+)$') end
+	local wake, number, seen, echo, ago, latest
+	if plain then wake, number, seen, echo, ago, latest = string.match(A[1], '^%d %d (%S+) (%d+) (%d) (%d+) (%d+) (%d+)$') end
 	if seen == '0' or seen == '1' then
 		local time = call('TIME')
 		local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
@@ -39,6 +40,7 @@ do
 		local ttlWas, highWas, expiry, ends, upper
 		local i, o = 2, 1
 		out[1] = -stamp
+		if now > latest + 0 then return out end
 		for k = 1, ids do
 			local S, M, n, grace = K[k], K[ids + k], A[i] + 0, A[i + 1]
 			local base, step, same = i - 6, 8, nil -- slot j is A[base + step * j]; what belongs to it follows, or follows same
@@ -129,6 +131,8 @@ do
 end
 
 -- @prelude
+
+if now > LATEST + 0 then return finish(out) end
 
 -- claim answers a slot that is held or was granted to a waiter.
 local function claim(slot, r, ttl)

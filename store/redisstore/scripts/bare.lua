@@ -10,19 +10,19 @@
 -- ARGV     a number: 1 to look for lapsed slots, 2 if none of the slots that are taken was
 --          ever asked for before, 4 if there is one slot of each id, and one limit, 8 if the
 --          call is made in full, 16 times the number of the call, and 16384 times how many ids
---          are given back to; per such id: n slot ...; then the ttl of those that are
---          taken; and per id of these: n limit slot ..., where none was ever asked for before
+--          are given back to; per such id: n slot ...; then, of those that are
+--          taken, the ttl, and the latest time in ms at which they may be taken; and per id of these: n limit slot ..., where none was ever asked for before
 --          no more slots than the limit. With 4: the slots that are given back; ttl
---          limit; and those that are taken
--- Returns  the number of the call, by which its caller knows the reply from another
---          call's; and nothing else if the marker was there, and nothing was done. Per id
+--          limit latest; and those that are taken
+-- Returns  the time in ms (0: it was not looked at) times 1024, plus the number of the call, by
+--          which its caller knows the reply from another call's; and nothing else if the marker was there, and nothing was done. Per id
 --          given back to, 1 if there was something to give back, else 0; or -1.
 --          Per id with one slot to take: the active count if it is granted, else minus it,
 --          minus one, and the ms until the next slot lapses. Per id with more: how many of
 --          the first are granted, and the active count; if not all, the ms until the next
 --          slot lapses, and how many of the others were there already, and which; or only
 --          -2^52. For an id that has meta, -1 and -2^52 say that nothing was done:
---          release.lua and acquire.lua are the ones to ask.
+--          release.lua and acquire.lua are the ones to ask; -2^52 + 1, that it is too late to take.
 --          For a single slot that is given back or granted, one integer alone: what is said
 --          above times 1024, plus the number.
 --
@@ -35,7 +35,7 @@ local number = (head % 16384 - flags) / 16
 local gives = (head - head % 16384) / 16384
 local sweep, sure, single, full = flags % 2 == 1, flags % 4 > 1, flags % 8 > 3, flags > 7
 local takes = full and (#K - 2 * gives) / 3 or #K - 1 - gives
-local one = single and #A == 4 and gives == 0 and not sweep -- to take
+local one = single and #A == 5 and gives == 0 and not sweep -- to take
 local clear = false -- nothing is there: no meta, and no holders of what is taken
 if not full then
 	if #A == 2 and not sweep then -- one to give back
@@ -44,10 +44,13 @@ if not full then
 	end
 	if one and A[3] + 0 > 0 and call('EXISTS', K[1], K[2]) == 0 then -- of an id that nobody holds
 		local time = call('TIME')
-		local expiry = string.format('%.0f', time[1] * 1000 + time[2] / 1000 + A[2])
-		call('ZADD', K[1], expiry, A[4])
-		call('PEXPIREAT', K[1], expiry)
-		return 1024 + number
+		local now = time[1] * 1000 + time[2] / 1000
+		if now <= A[4] + 0 then
+			local expiry = string.format('%.0f', now + A[2])
+			call('ZADD', K[1], expiry, A[5])
+			call('PEXPIREAT', K[1], expiry)
+			return 1024 + number
+		end
 	end
 	-- Of a few ids nobody holds any, most often.
 	clear = takes > 2 and takes < 9 and call('EXISTS', unpack(K, gives + 1)) == 0
@@ -61,17 +64,17 @@ if takes > 0 or sweep then
 end
 local m, l = gives + takes, 2 * gives + takes -- M of the k-th to give back is K[m + k]; M and L of the k-th to take, K[l + 2k - 1] and K[l + 2k]
 local meta = full and call('EXISTS', unpack(K, m + 1)) > 0 -- some id has it
-if one and not meta then
+if one and not meta and now <= A[4] + 0 then
 	local active = call('ZCOUNT', K[1], '(' .. nows, '+inf')
 	if active < A[3] + 0 then
 		local expiry = string.format('%.0f', now + A[2])
-		local new = call('ZADD', K[1], expiry, A[4])
+		local new = call('ZADD', K[1], expiry, A[5])
 		-- A key that only lapsed slots keep may be shortened; no other may.
 		if active == 0 then call('PEXPIREAT', K[1], expiry) else call('PEXPIREAT', K[1], expiry, 'GT') end
 		return (active + new) * 1024 + number
 	end
 end
-local out, o, i = {number}, 1, 2
+local out, o, i = {now and now * 1024 + number or number}, 1, 2
 for k = 1, gives do
 	local S, n = K[k], 1
 	if not single then n, i = A[i] + 0, i + 1 end
@@ -95,6 +98,8 @@ if takes == 0 then return out end
 local live, expiry, n, limit = '(' .. nows, string.format('%.0f', now + A[i]), 1, nil
 i = i + 1
 if single then limit, i = A[i] + 0, i + 1 end
+local late = now > A[i] + 0
+i = i + 1
 local none, taken = clear, {} -- of the eight at hand nobody held a slot, when they were looked at; of which ids one was taken since
 for k = 1, takes do
 	local S, named = K[gives + k], 1
@@ -106,7 +111,10 @@ for k = 1, takes do
 	if takes > 2 and k % 8 == 1 and not clear then -- a look at eight keys costs not much more than a count of one
 		none = call('EXISTS', unpack(K, gives + k, k + 7 < takes and gives + k + 7 or m)) == 0
 	end
-	if meta and call('EXISTS', K[l + 2 * k - 1], K[l + 2 * k]) > 0 then
+	if late then
+		o = o + 1
+		out[o] = -4503599627370495
+	elseif meta and call('EXISTS', K[l + 2 * k - 1], K[l + 2 * k]) > 0 then
 		o = o + 1
 		out[o] = -4503599627370496
 	else

@@ -9,7 +9,9 @@
 --   earliest time at which the clock can have jumped, by the server's clock of now, and
 --   how many ms it is behind the numbers that it gave before that; with '3', for how many
 --   ms the caller was away; with '4' (as '1', but the clock is behind such numbers), what
---   the clock should say now, and how many ms they are above that.
+--   the clock should say now, and how many ms they are above that; and last the latest
+--   time in ms at which something may be taken, or put back: whoever asks leaves then, and
+--   gives back what it was not told of.
 --
 -- M is a hash. Its field '' is 'fence ticket extra recounted': the last fence and
 -- ticket given, the sum of (weight - 1) over S, and when that was last recounted.
@@ -25,7 +27,7 @@ local time = call('TIME')
 local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 local nows = string.format('%.0f', now)
 local LIFE, CLAIM, LEAST, PAUSE = 3000, 2000, 1000, 1000
-local SWEEP, SHARD, WAKE, NUMBER, SEEN, ECHO, AGO = string.match(A[1], '^(%d) (%d) (%S+) (%d+) (%d) (%d+) (%d+)$')
+local SWEEP, SHARD, WAKE, NUMBER, SEEN, ECHO, AGO, LATEST = string.match(A[1], '^(%d) (%d) (%S+) (%d+) (%d) (%d+) (%d+) (%d+)$')
 local IDS = (#K - #K % 4) / 4
 local GRACE = 0
 local micros = time[1] * 1000000 + time[2]

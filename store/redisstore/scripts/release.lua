@@ -94,7 +94,7 @@ do
 		local until2, limit2 = string.match(r[4] or '', '^w (%d+) %d+ (%d+) ')
 		if not line[2] then until2, limit2 = ends, limit end
 		if ends and limit == limit2 and extra == '0' and (state == 104 or state == 103) and call('EXISTS', K[4]) == 0 then
-			local shard, token, number, seen, echo, ago = string.match(A[1], '^%d (%d) (%S+) (%d+) (%d) (%d+) (%d+)$')
+			local shard, token, number, seen, echo, ago = string.match(A[1], '^%d (%d) (%S+) (%d+) (%d) (%d+) (%d+) %d+$')
 			local time = call('TIME')
 			local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 			local left, stamp = ends - now, now * 1024 + number

@@ -6,7 +6,7 @@
 --          trust is for how many ms the holder may still believe in the slot;
 --          register is '1' to put it back whatever the store remembers.
 -- Returns  the time and number (see finish); per slot 0 lost, 1 held, 2 put back, 3 revoked,
---          4 ask again (see doubt); and last
+--          4 ask again (see doubt; also where it came too late to put back); and last
 --          the words (see push) to the caller's own process.
 --
 -- A slot that is there is renewed without looking at the marker. One that is not
@@ -52,6 +52,8 @@ while A[i] do
 			local back
 			if state == 'd' then
 				back = false
+			elseif now > LATEST + 0 then -- whose it was may have given it back since
+				back, doubt = false, true
 			elseif register or trust > 0 and recovering(not scores[j] and not r) > 0 and not doubt then
 				back = true
 			else
