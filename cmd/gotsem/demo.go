@@ -20,7 +20,7 @@ import (
 const demoPrefix = "gotsem-demo:"
 
 type demoCmd struct {
-	Redis             string  `placeholder:"URL" help:"Run on this Redis, in several processes, one of which is killed half-way. GOTSEM_REDIS_URL is not heeded here; the keys begin with gotsem-demo: and go by themselves."`
+	Redis             string  `placeholder:"URL" help:"Run on this Redis, in several processes, one of which is killed half-way. GOTSEM_REDIS_URL is not heeded here; the keys begin with gotsem-demo: and go by themselves, but for one small one, gotsem:e:gotsem-demo:, which stays."`
 	RedisPasswordFile string  `placeholder:"FILE" help:"Read the password from the first line of a file."`
 	Pods              int     `placeholder:"N" help:"How many processes, with --redis: 2 to 8 (default 3)."`
 	Seconds           float64 `default:"12" help:"How long it runs: 3 or more (default ${default})."`
@@ -49,6 +49,10 @@ func (c *demoCmd) Run(a *app) error {
 	o := demo.Options{
 		Length: time.Duration(c.Seconds * float64(time.Second)),
 		JSON:   c.JSON, Terminal: term.IsTerminal(int(os.Stdout.Fd())),
+		Size: func() (int, int) {
+			columns, lines, _ := term.GetSize(int(os.Stdout.Fd()))
+			return columns, lines
+		},
 		Out: a.stdout, Err: os.Stderr, Open: a.openFor,
 	}
 	if c.Redis != "" {

@@ -28,7 +28,9 @@ type Options struct {
 	Length   time.Duration // at least MinLength
 	JSON     bool          // lines of JSON
 	Terminal bool          // a table that is drawn over itself
-	Out      io.Writer
+	// Size is the terminal's columns and lines, which may change. Nil: 80 by 24.
+	Size func() (columns, lines int)
+	Out  io.Writer
 
 	Pods       int    // processes; 0: this one, on the embedded store
 	Executable string // that serves a pod when run with the argument "pod"
@@ -234,7 +236,7 @@ func (s *show) setLimit(ctx context.Context, n int) bool {
 		}
 		return false
 	}
-	s.report.event("%s: limit set to %d, for every process at once", changing, n)
+	s.report.limited(n)
 	return true
 }
 
@@ -243,27 +245,42 @@ func (s *show) setLimit(ctx context.Context, n int) bool {
 func (s *show) crash(ctx context.Context) {
 	limit, _ := limitOf(ctx, s.id(crashing))
 	s.load.crash(crashing, true)
-	for s.dead(ctx, crashing) < limit && sleep(ctx, 5*time.Millisecond) {
+	for sleep(ctx, 5*time.Millisecond) {
+		if n, err := s.dead(ctx, crashing); err == nil && n >= limit {
+			break
+		}
 	}
 	s.load.crash(crashing, false)
 	s.lapse(ctx, fmt.Sprintf("%s: its holders crashed", crashing), time.Now())
 }
 
-// lapse watches the slots of the dead until there are none.
+// lapse watches the slots of the dead until there are none. Those of which nothing is
+// known have not lapsed.
 func (s *show) lapse(ctx context.Context, what string, died time.Time) {
-	count := func() (n int) {
+	count := func() (n int, known bool) {
 		for _, p := range projects {
-			n += s.dead(ctx, p.name)
+			of, err := s.dead(ctx, p.name)
+			if err != nil {
+				return 0, false
+			}
+			n += of
 		}
-		return n
+		return n, true
 	}
-	left := count()
+	left, known := count()
+	for !known {
+		if !sleep(ctx, 20*time.Millisecond) {
+			s.report.event("%s; what they held is not known: the store did not answer", what)
+			return
+		}
+		left, known = count()
+	}
 	s.report.crashed(what, left)
-	for left > 0 {
+	for left > 0 || !known {
 		if !sleep(ctx, 20*time.Millisecond) {
 			return
 		}
-		left = count()
+		left, known = count()
 	}
 	if ctx.Err() == nil {
 		s.report.lapsed(time.Since(died))
@@ -271,17 +288,17 @@ func (s *show) lapse(ctx context.Context, what string, died time.Time) {
 }
 
 // dead counts the slots of a project whose holder is no more: nobody renews them.
-func (s *show) dead(ctx context.Context, project string) (n int) {
+func (s *show) dead(ctx context.Context, project string) (n int, err error) {
 	holders, err := s.sem.Holders(ctx, s.id(project))
 	if err != nil {
-		return 0
+		return 0, err
 	}
 	for _, h := range holders {
 		if s.isDead(h) {
 			n += h.Weight
 		}
 	}
-	return n
+	return n, nil
 }
 
 func (s *show) isDead(h gotsem.Holder) bool {

@@ -5,10 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ashfaqjani916/gotsem/store"
 	"github.com/ashfaqjani916/gotsem/store/memstore"
@@ -107,4 +110,100 @@ func TestReferee(t *testing.T) {
 			t.Error("a project that is none is heard")
 		}
 	})
+}
+
+// dying is a store that stops answering.
+type dying struct {
+	*memstore.Store
+	dead atomic.Bool
+}
+
+var errDead = errors.New("dead")
+
+func (d *dying) Acquire(ctx context.Context, r *store.Request) (store.Decision, error) {
+	if d.dead.Load() {
+		return store.Decision{}, errDead
+	}
+	return d.Store.Acquire(ctx, r)
+}
+
+func (d *dying) Usage(ctx context.Context, id string, limit int) (store.Usage, error) {
+	if d.dead.Load() {
+		return store.Usage{}, errDead
+	}
+	return d.Store.Usage(ctx, id, limit)
+}
+
+func (d *dying) Holders(ctx context.Context, id string) ([]store.Holder, error) {
+	if d.dead.Load() {
+		return nil, errDead
+	}
+	return d.Store.Holders(ctx, id)
+}
+
+func (d *dying) SetLimit(ctx context.Context, id string, limit int) error {
+	if d.dead.Load() {
+		return errDead
+	}
+	return d.Store.SetLimit(ctx, id, limit)
+}
+
+// The summary tells what happened, and of what could not happen that it did not.
+func TestSummaryOfAStoreThatDies(t *testing.T) {
+	d := &dying{Store: memstore.New()}
+	time.AfterFunc(MinLength/10, func() { d.dead.Store(true) }) // before anything has happened
+	var out bytes.Buffer
+	_ = Run(t.Context(), Options{Length: MinLength, Out: &out, embedded: d})
+	_, summary, _ := strings.Cut(out.String(), "Summary: ")
+	for _, want := range []string{"its limit was not changed", "The store does not answer now"} {
+		if !strings.Contains(summary, want) {
+			t.Errorf("no %q in the summary:\n%s", want, summary)
+		}
+	}
+	for _, wrong := range []string{"lapsed by themselves", "went from 6"} {
+		if strings.Contains(out.String(), wrong) {
+			t.Errorf("%q did not happen:\n%s", wrong, &out)
+		}
+	}
+}
+
+// On a terminal of any size, and of one that changes, no line wraps and nothing scrolls
+// away that is drawn over later.
+func TestTableFitsTheTerminal(t *testing.T) {
+	rows := []row{{Project: "batch", Held: 3, Limit: 3, Dead: 2, tally: tally{Admitted: 12345, Refused: 1234567, P50: 1234.56, P99: 2345.67}}}
+	var out bytes.Buffer
+	columns, lines, first := 0, 0, true
+	r := newReport(&show{Options: Options{Length: time.Minute, Terminal: true, Out: &out, Size: func() (int, int) { return columns, lines }}, where: strings.Repeat("somewhere ", 20)})
+	for n := range 40 {
+		r.event("something happens for the time of number %d, and it takes words to say what it is: naïvely", n)
+	}
+	escapes := regexp.MustCompile(`\x1b\[[?0-9]*[A-Za-z]|\r`)
+	for _, size := range [][2]int{{200, 50}, {99, 30}, {80, 24}, {40, 24}, {40, 6}, {10, 3}, {200, 50}} {
+		columns, lines = size[0], size[1]
+		out.Reset()
+		r.draw(rows)
+		if anew := strings.Contains(out.String(), "\x1b[2J"); anew == first {
+			t.Errorf("%v: drawn anew: %v", size, anew)
+		}
+		first = false
+		for range 2 {
+			drawn := escapes.ReplaceAllString(out.String(), "")
+			if got := strings.Count(drawn, "\n"); got >= lines {
+				t.Errorf("%v: %d lines are drawn", size, got)
+			}
+			if _, table, ok := strings.Cut(drawn, "Ctrl-C ends it.\n\n"); ok {
+				drawn = table
+			}
+			for line := range strings.Lines(drawn) {
+				if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n >= columns {
+					t.Errorf("%v: a line of %d: %q", size, n, line)
+				}
+			}
+			out.Reset()
+			r.draw(rows) // over it
+			if strings.Contains(out.String(), "\x1b[2J") {
+				t.Errorf("%v: drawn anew though nothing has changed", size)
+			}
+		}
+	}
 }

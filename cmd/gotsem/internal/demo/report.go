@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,11 +17,13 @@ type report struct {
 	show  *show
 	began time.Time
 
-	mu     sync.Mutex
-	err    error // of the first write that failed
-	height int   // lines of the table that stand there
-	events []string
-	crash  *crash // what became of the dead
+	mu             sync.Mutex
+	err            error // of the first write that failed
+	height         int   // lines of the table that stand there
+	columns, lines int   // of the terminal when they were drawn
+	events         []string
+	limits         []int  // that changing was set to
+	crash          *crash // what became of the dead
 }
 
 // crash is the holders that died, and what became of their slots.
@@ -40,7 +43,8 @@ type row struct {
 	Dead    int    `json:"held_by_the_dead"`
 	verdict
 	tally
-	what string
+	what    string
+	unknown bool // the store did not say how it stands
 }
 
 func (r *report) rows(ctx context.Context) (rows []row) {
@@ -48,8 +52,11 @@ func (r *report) rows(ctx context.Context) (rows []row) {
 		row := row{Project: p.name, verdict: r.show.referee.verdict(p.name), tally: r.show.load.tally(p.name), what: p.what}
 		if u, err := r.show.sem.Usage(ctx, r.show.id(p.name)); err == nil {
 			row.Held, row.Limit = u.Active, u.Limit
+			row.Dead, err = r.show.dead(ctx, p.name)
+			row.unknown = err != nil
+		} else {
+			row.unknown = true
 		}
-		row.Dead = r.show.dead(ctx, p.name)
 		if p.name == crashing && r.show.Pods > 0 {
 			row.what = ""
 		}
@@ -104,7 +111,19 @@ func (r *report) header() {
 		r.json(map[string]any{"type": "start", "store": r.show.where, "seconds": r.show.Length.Seconds(), "ttl_s": r.show.ttl().Seconds()})
 		return
 	}
-	r.printf("gotsem demo: an HTTP service limited per project, on %s. %v, TTL %v. Ctrl-C ends it.\n\n", r.show.where, r.show.Length, r.show.ttl())
+	r.printf("%s", r.heading())
+}
+
+func (r *report) heading() string {
+	return fmt.Sprintf("gotsem demo: an HTTP service limited per project, on %s. %v, TTL %v. Ctrl-C ends it.\n\n", r.show.where, r.show.Length, r.show.ttl())
+}
+
+// limited tells that the limit was set by hand.
+func (r *report) limited(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.limits = append(r.limits, n)
+	r.tell("%s: limit set to %d, for every process at once", changing, n)
 }
 
 // event tells what happens.
@@ -157,6 +176,8 @@ func (w row) note() string {
 	switch {
 	case w.Broken > 0:
 		return fmt.Sprintf("CAP BROKEN %d TIMES", w.Broken)
+	case w.unknown:
+		return "the store does not answer"
 	case w.Dead > 0:
 		return fmt.Sprintf("%d held by the dead", w.Dead)
 	}
@@ -188,21 +209,42 @@ func table(rows []row, final bool) (lines []string) {
 	return lines
 }
 
-// width is what a line may have: one that is wrapped would spoil the drawing.
-const width = 79
-
-// draw draws the table over the last one.
+// draw draws the table over the last one. No line is longer than the terminal is wide,
+// nor are there more than it has: what wraps or scrolls cannot be drawn over. When the
+// terminal's size has changed it has moved what stood there, and all is drawn anew.
 func (r *report) draw(rows []row) {
-	lines := append(table(rows, false), "", fmt.Sprintf("  # working  x held by the dead  . free   p50, p99: of a refusal   %4.1f s", r.seconds()), "")
-	lines = append(lines, r.events...)
+	columns, lines := 80, 24
+	if r.show.Size != nil {
+		if c, l := r.show.Size(); c > 0 && l > 0 {
+			columns, lines = c, l
+		}
+	}
+	all := append(table(rows, false), "", fmt.Sprintf("  # working  x held by the dead  . free   p50, p99: of a refusal   %4.1f s", r.seconds()), "")
+	events := r.events
+	if room := max(0, lines-1-len(all)); len(events) > room {
+		events = events[len(events)-room:] // the latest
+	}
+	all = append(all, events...)
+	all = all[:min(len(all), max(1, lines-1))]
 	var b strings.Builder
-	if r.height > 0 {
-		fmt.Fprintf(&b, "\x1b[%dA", r.height)
+	b.WriteString("\x1b[?7l") // no wrapping, should it shrink meanwhile
+	switch {
+	case r.height > 0 && (columns != r.columns || lines != r.lines):
+		b.WriteString("\x1b[H\x1b[2J")
+		if strings.Count(r.heading(), "\n")+len(all) < lines {
+			b.WriteString(r.heading())
+		}
+	case r.height > 0:
+		fmt.Fprintf(&b, "\x1b[%dA\r", r.height)
 	}
-	for _, line := range lines {
-		b.WriteString("\x1b[2K" + line[:min(len(line), width)] + "\n")
+	for _, line := range all {
+		if text := []rune(line); len(text) > columns-1 {
+			line = string(text[:max(0, columns-1)])
+		}
+		b.WriteString("\x1b[2K" + line + "\n")
 	}
-	r.height = len(lines)
+	b.WriteString("\x1b[J\x1b[?7h")
+	r.height, r.columns, r.lines = len(all), columns, lines
 	r.printf("%s", b.String())
 }
 
@@ -221,7 +263,7 @@ func (r *report) summary(ctx context.Context, interrupted bool) error {
 	if r.show.JSON {
 		r.json(map[string]any{
 			"type": "summary", "t": r.seconds(), "store": r.show.where, "interrupted": interrupted, "projects": rows,
-			"admitted": admitted, "refused": refused, "crash": r.crash, "cap_broken": broken, "cap_held": broken == 0,
+			"admitted": admitted, "refused": refused, "crash": r.crash, "limits": r.limits, "store_answers": !away(rows), "cap_broken": broken, "cap_held": broken == 0,
 		})
 	} else {
 		r.printf("\nSummary: %.1f s on %s\n%s\n", r.seconds(), r.show.where, strings.Join(table(rows, true), "\n"))
@@ -229,7 +271,13 @@ func (r *report) summary(ctx context.Context, interrupted bool) error {
 		if r.crash != nil && r.crash.Lapsed > 0 {
 			r.printf("  %s; its %d slots lapsed by themselves after %.1f s (TTL %v).\n", r.crash.What, r.crash.Slots, r.crash.Lapsed, r.show.ttl())
 		}
-		r.printf("  %s: its limit went from 6 to %d to %d.\n", changing, raised, lowered)
+		if r.crash != nil && r.crash.Lapsed == 0 && r.crash.Slots > 0 {
+			r.printf("  %s; its %d slots have not lapsed, as far as is known.\n", r.crash.What, r.crash.Slots)
+		}
+		r.printf("  %s\n", r.changes())
+		if away(rows) {
+			r.printf("  The store does not answer now: how its slots stand is not known.\n")
+		}
 		if broken == 0 {
 			r.printf("  The cap was never broken.\n")
 		}
@@ -241,6 +289,26 @@ func (r *report) summary(ctx context.Context, interrupted bool) error {
 		return fmt.Errorf("demo: the %d slots that a crash left behind had not lapsed at the end; they should after %v", r.crash.Slots, r.show.ttl())
 	}
 	return r.err
+}
+
+// changes says what became of the limit that was to change.
+func (r *report) changes() string {
+	if len(r.limits) == 0 {
+		return changing + ": its limit was not changed."
+	}
+	text := changing + ": its limit went from 6"
+	for _, n := range r.limits {
+		text += fmt.Sprintf(" to %d", n)
+	}
+	if len(r.limits) < 2 {
+		text += ", and no further"
+	}
+	return text + "."
+}
+
+// away reports whether the store did not answer for some of the rows.
+func away(rows []row) bool {
+	return slices.ContainsFunc(rows, func(w row) bool { return w.unknown })
 }
 
 func (r *report) json(v any) {
