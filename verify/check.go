@@ -80,7 +80,7 @@ func runCheck(args []string) error {
 		}
 	}
 	fmt.Println("ok   simulator")
-	err := runChecks("", *side)
+	err := errors.Join(runXSync([]string{"-runs", "100"}), runChecks("", *side))
 	if *withMutants {
 		err = errors.Join(err, runAllMutants("", *side))
 	}
