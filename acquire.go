@@ -101,18 +101,8 @@ func (s *Semaphore) Do(ctx context.Context, id string, f func(ctx context.Contex
 
 // check refuses what need not be asked, and finds the limit.
 func (s *Semaphore) check(ctx context.Context, id string, weight int) (limit int, err error) {
-	switch {
-	case s.closed.Load():
-		return 0, ErrClosed
-	case id == "":
-		return 0, errors.New("gotsem: the id is empty: name what is limited, such as a project")
-	case len(id) > MaxID:
-		return 0, fmt.Errorf("gotsem: the id has %d bytes, at most %d are taken: hash what is longer", len(id), MaxID)
-	case weight < 1:
-		return 0, fmt.Errorf("gotsem: %q: weight %d: at least 1", id, weight)
-	}
-	if err := ctx.Err(); err != nil {
-		return 0, fmt.Errorf("gotsem: %q: %w", id, err)
+	if err := s.sensible(ctx, id, weight); err != nil {
+		return 0, err
 	}
 	if int64(weight) > store.MaxWeight {
 		return 0, fmt.Errorf("%w: %q: weight %d: at most %d", ErrTooHeavy, id, weight, int64(store.MaxWeight))
@@ -122,6 +112,24 @@ func (s *Semaphore) check(ctx context.Context, id string, weight int) (limit int
 		return 0, fmt.Errorf("gotsem: %q: asking for its limit: %w", id, err)
 	}
 	return limit, nil
+}
+
+// sensible refuses what need not be asked.
+func (s *Semaphore) sensible(ctx context.Context, id string, weight int) error {
+	switch {
+	case s.closed.Load():
+		return ErrClosed
+	case id == "":
+		return errors.New("gotsem: the id is empty: name what is limited, such as a project")
+	case len(id) > MaxID:
+		return fmt.Errorf("gotsem: the id has %d bytes, at most %d are taken: hash what is longer", len(id), MaxID)
+	case weight < 1:
+		return fmt.Errorf("gotsem: %q: weight %d: at least 1", id, weight)
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("gotsem: %q: %w", id, err)
+	}
+	return nil
 }
 
 // request is what the pool has: a request, and what makes slot ids for those that it is
@@ -136,7 +144,7 @@ func (s *Semaphore) request(id string, weight, limit int) *request {
 	r := s.requests.Get().(*request)
 	r.Request = store.Request{} // and then field by field, in place: see redisstore's free
 	r.ID, r.SlotID, r.Weight, r.Limit = id, r.ids.next(), weight, limit
-	r.TTL, r.Owner, r.Grace, r.Away, r.Fresh = s.opt.TTL, s.owner, s.opt.Grace, s.local.cutOff(), true
+	r.TTL, r.Owner, r.Grace, r.Away, r.Fresh = s.opt.TTL, s.owner, s.opt.Grace, s.local.cutOff(id), true
 	return r
 }
 

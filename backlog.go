@@ -233,7 +233,7 @@ func (b *backlog) settle(ctx context.Context, d *debt) (freed bool, err error) {
 	g := b.guard
 	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
-	return g.release(ctx, &store.Release{ID: d.id, SlotID: d.slotID, Grace: g.grace})
+	return g.send(ctx, &store.Release{ID: d.id, SlotID: d.slotID, Grace: g.grace})
 }
 
 // settled says when d is due again, or forgets it. mu is held.

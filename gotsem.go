@@ -217,7 +217,10 @@ func newSemaphore(o Options) *Semaphore {
 	s.guard.grace = o.Grace
 	s.keeper.init(s)
 	s.local = newLocal(s)
-	s.guard.returns, s.guard.back = s.local.returns, s.local.back
+	s.guard.back = s.local.back
+	if o.Outage == Local {
+		s.guard.least = o.TTL / 2
+	}
 	if o.KnownFull > 0 {
 		s.known = newKnownFull(min(o.KnownFull, store.MaxTTL))
 		s.guard.frees = s.known.forget
@@ -327,7 +330,7 @@ func (s *Semaphore) Close() error {
 	s.keeper.end()
 	s.line.close(ctx)
 	s.keeper.wait(ctx)
-	left := s.guard.close(ctx, whole)
+	left := s.guard.close(ctx, whole) + int(s.keeper.pending.Load())
 	s.waking.Do(func() {}) // no listening from here on
 	if s.stopWake != nil {
 		stopped := make(chan struct{})

@@ -13,7 +13,7 @@ import (
 const (
 	keeperLists  = 16 // so that leases that come and go do not meet in one lock
 	renewBatch   = 256
-	renewsFlying = 4 // batches under way
+	renewsFlying = 4 // batches under way, for each server of the store
 
 	// briefAfter is when a lease that is believed by word of its grant is renewed: what is
 	// released sooner need not be. Those due within briefTogether share a call.
@@ -30,10 +30,14 @@ type keeper struct {
 	tick  time.Duration // what is due within a tick is renewed together
 
 	lists [keeperLists]leaseList
-	slots chan struct{} // batches under way
+
+	mu     sync.Mutex
+	flying map[string]int // batches under way, by server: one that hangs holds up only its own
+	none   chan struct{}  // closed when there are none; nil: nobody waits for that
 
 	running atomic.Bool
 	closed  atomic.Bool
+	pending atomic.Int64  // leases that are over, and wait for a renewal before they are given back
 	wakes   atomic.Int64  // when its goroutine looks again by itself
 	nudge   chan struct{} // something is due earlier than it was
 }
@@ -50,7 +54,7 @@ func (k *keeper) init(s *Semaphore) {
 	k.sem = s
 	k.every = s.opt.TTL / 3
 	k.tick = max(s.opt.TTL/64, time.Millisecond)
-	k.slots = make(chan struct{}, renewsFlying)
+	k.flying = make(map[string]int)
 	k.nudge = make(chan struct{}, 1)
 }
 
@@ -113,6 +117,9 @@ func (k *keeper) giveBack(l *Lease) {
 	list.unlink(l)
 	l.owed = l.renewing != nil
 	owed := l.owed
+	if owed {
+		k.pending.Add(1)
+	}
 	list.mu.Unlock()
 	if !owed {
 		k.sem.guard.later.add(l.id, l.slotID, l.doubtful.Load())
@@ -135,13 +142,20 @@ func (k *keeper) suspect(slotID string) {
 	}
 }
 
-// all has every lease renewed at once.
-func (k *keeper) all() {
+// register has the leases that server does not know of, and those whose renewal failed
+// last, renewed at once.
+func (k *keeper) register(server string) {
 	for i := range k.lists {
 		list := &k.lists[i]
 		list.mu.Lock()
-		for l := list.first; l != nil; l = l.next {
-			l.due, l.again = 0, 0
+		for l := list.first; l != nil; {
+			after := l.next
+			if (l.local.Load() || l.again > 0) && k.sem.guard.server(l.id) == server {
+				l.again = 0
+				list.unlink(l)
+				list.insert(l, 0)
+			}
+			l = after
 		}
 		list.mu.Unlock()
 	}
@@ -221,7 +235,7 @@ func (k *keeper) round() (next time.Duration, some bool) {
 				next = min(next, trust-now) // unanswered: be there when its time is over
 			case l.again > now: // failed a moment ago: no spin while its time runs out
 				next = min(next, l.again-now, trust-now)
-			case l.local.Load() && k.sem.guard.open.Load(): // nobody to renew it with
+			case l.local.Load() && k.sem.guard.away(l.id): // nobody to renew it with
 				list.unlink(l)
 				list.insert(l, now+k.every)
 			default:
@@ -240,25 +254,66 @@ func (k *keeper) round() (next time.Duration, some bool) {
 	for _, l := range over {
 		l.over()
 	}
-	due = append(brief, due...)
-	for len(due) > 0 {
-		n := min(len(due), renewBatch)
-		batch := due[:n:n]
-		select {
-		case k.slots <- struct{}{}:
+	for server, due := range k.byServer(append(brief, due...)) {
+		for len(due) > 0 && k.takeOff(server, due[0].id) {
+			n := min(len(due), renewBatch)
+			batch := due[:n:n]
 			due = due[n:]
 			go func() {
-				defer func() { <-k.slots }()
+				defer k.land(server)
 				k.renew(batch)
 			}()
-		default: // as many as may be are under way; they are still due when one ends
-			for _, l := range due {
-				k.settle(l, now, nil)
-			}
-			return k.tick, true
+		}
+		for _, l := range due { // as many as may be are under way; they are still due when one ends
+			k.settle(l, now, nil)
+			next = k.tick
 		}
 	}
 	return next, some
+}
+
+// byServer parts leases by who keeps them, in their order.
+func (k *keeper) byServer(due []*Lease) map[string][]*Lease {
+	if len(due) == 0 {
+		return nil
+	}
+	if k.sem.guard.parts == nil {
+		return map[string][]*Lease{"": due}
+	}
+	parts := make(map[string][]*Lease)
+	for _, l := range due {
+		server := k.sem.guard.server(l.id)
+		parts[server] = append(parts[server], l)
+	}
+	return parts
+}
+
+// takeOff reports whether one more batch may be sent to the server that keeps id. One at a
+// time is enough for one that does not answer.
+func (k *keeper) takeOff(server, id string) bool {
+	most := renewsFlying
+	if k.sem.guard.silence(id) > 0 {
+		most = 1
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.flying[server] >= most {
+		return false
+	}
+	k.flying[server]++
+	return true
+}
+
+func (k *keeper) land(server string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.flying[server]--; k.flying[server] == 0 {
+		delete(k.flying, server)
+	}
+	if len(k.flying) == 0 && k.none != nil {
+		close(k.none)
+		k.none = nil
+	}
 }
 
 // settle ends a renewal: l is due again at due, unless it was removed meanwhile. What
@@ -282,6 +337,7 @@ func (k *keeper) settle(l *Lease, due time.Duration, do func()) {
 	list.mu.Unlock()
 	if owed {
 		k.sem.guard.later.add(l.id, l.slotID, l.doubtful.Load())
+		k.pending.Add(-1)
 	}
 }
 
@@ -321,7 +377,7 @@ func (k *keeper) renew(batch []*Lease) {
 			k.settle(l, soon, nil)
 			l.lose(revoked)
 		default:
-			s.local.told(rs[i].Away)
+			s.local.told(rs[i].ID, rs[i].Away)
 			if a.Kept == store.PutBack {
 				s.stats.putBack.Add(1)
 			}
@@ -341,7 +397,7 @@ func (k *keeper) renew(batch []*Lease) {
 func (s *Semaphore) renewal(l *Lease, now time.Duration) store.Renewal {
 	return store.Renewal{
 		ID: l.id, SlotID: l.slotID, TTL: s.opt.TTL, Weight: l.weight, Limit: l.limit, Fence: l.fence, Owner: s.owner,
-		Trust: max(0, time.Duration(l.trust.Load())-now), Grace: s.opt.Grace, Away: s.local.cutOff(), Register: l.local.Load(),
+		Trust: max(0, time.Duration(l.trust.Load())-now), Grace: s.opt.Grace, Away: s.local.cutOff(l.id), Register: l.local.Load(),
 	}
 }
 
@@ -371,12 +427,17 @@ func (k *keeper) end() {
 // wait waits, for as long as ctx allows, until the renewals under way are answered: what
 // they renew is given back only then. No other begins after end.
 func (k *keeper) wait(ctx context.Context) {
-	for range renewsFlying {
-		select {
-		case k.slots <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
+	k.mu.Lock()
+	if len(k.flying) == 0 {
+		k.mu.Unlock()
+		return
+	}
+	none := make(chan struct{})
+	k.none = none
+	k.mu.Unlock()
+	select {
+	case <-none:
+	case <-ctx.Done():
 	}
 }
 

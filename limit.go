@@ -112,6 +112,19 @@ func (l *limits) of(ctx context.Context, id string) (int, error) {
 	}
 }
 
+// remembered returns the limit of id as far as it is known, and asks nobody.
+func (l *limits) remembered(id string, unknown int) int {
+	if l.ask == nil {
+		return l.fallback
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a := l.known[id]; a != nil {
+		return a.limit
+	}
+	return unknown
+}
+
 // question asks once. The caller waits for limitPatience at most, also for a
 // LimitFunc that ignores its ctx; that one is not asked again before it returns.
 func (l *limits) question(ctx context.Context, id string, a *limitAnswer) {

@@ -203,7 +203,7 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan sto
 	}
 	for {
 		sent := s.now()
-		r.Away = s.local.cutOff()
+		r.Away = s.local.cutOff(r.ID)
 		d, err := s.guard.acquire(ctx, r)
 		if err == nil {
 			s.local.learn(r, d, s.now())

@@ -17,8 +17,8 @@ const localPoll = 100 * time.Millisecond
 //   - A slot that it held when the store went away stays its own until it lapses,
 //     in the store's count too. So a lease that was released meanwhile, and whose
 //     release the store has not heard of, can be taken over with its slot id.
-//   - One TTL after the store went away all that anybody held in it has lapsed.
-//     From then on every process admits into its share: the limit divided by the
+//   - When the store is known to have answered nothing for one TTL, all that anybody
+//     held in it has lapsed. From then on every process admits into its share: the limit divided by the
 //     processes last seen. A lease whose time is over before that is kept if it is
 //     within the share, since nobody else can take its place while the store is
 //     away.
@@ -31,7 +31,6 @@ type local struct {
 	beat  atomic.Int64 // when they were last asked for
 	some  atomic.Int64 // leases that the store does not know of
 	set   atomic.Int64 // ids whose limit is known to be set in the store
-	away  atomic.Int64 // how long the store was away, until it has been told; 0: nothing to tell
 
 	mu     sync.Mutex
 	held   map[string]int // their weights, by id
@@ -49,7 +48,7 @@ func (l *local) learn(r *store.Request, d store.Decision, now time.Duration) {
 	if !l.on {
 		return
 	}
-	l.told(r.Away)
+	l.told(r.ID, r.Away)
 	if set := d.Limit != r.Limit; (set || l.set.Load() > 0) && d.Outcome != store.Recovering {
 		l.mu.Lock()
 		if len(l.limits) >= limitsKept {
@@ -113,7 +112,7 @@ func (l *local) admit(ctx context.Context, r *store.Request) *Lease {
 	}
 	l.mu.Lock()
 	// Looked at with mu held: what is registered when the store is back frees no share.
-	if s.guard.outage() < s.opt.TTL || l.held[r.ID]+r.Weight > l.share(r.ID, r.Limit) {
+	if s.guard.silence(r.ID) < s.opt.TTL || l.held[r.ID]+r.Weight > l.share(r.ID, r.Limit) {
 		l.mu.Unlock()
 		return nil
 	}
@@ -129,19 +128,16 @@ func (l *local) admit(ctx context.Context, r *store.Request) *Lease {
 // keep keeps a lease whose time is over, if the store is away and the lease is
 // within the share.
 func (l *local) keep(lease *Lease) bool {
-	if !l.on || !l.sem.guard.open.Load() {
+	if !l.on || l.sem.guard.silence(lease.id) == 0 {
 		return false
 	}
-	limit, err := l.sem.limits.of(context.Background(), lease.id)
-	if err != nil {
-		return false
-	}
+	limit := l.sem.limits.remembered(lease.id, lease.limit) // nobody may wait for a LimitFunc here
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if lease.local.Load() {
 		return true
 	}
-	if !l.sem.guard.open.Load() || l.held[lease.id]+lease.weight > l.share(lease.id, limit) {
+	if l.sem.guard.silence(lease.id) == 0 || l.held[lease.id]+lease.weight > l.share(lease.id, limit) {
 		return false
 	}
 	l.add(lease.id, lease.weight)
@@ -173,38 +169,30 @@ func (l *local) registered(lease *Lease) {
 	}
 }
 
-// returns is called when the store answers again, before anything is asked of it. If
-// it was away for so long that others may have admitted too, it is told, and makes no
-// grants until they have had the time to register.
-func (l *local) returns(outage time.Duration) {
-	if l.on && outage > l.sem.opt.TTL/2 {
-		l.away.Store(int64(outage))
-	}
-}
-
-// back registers, when the store answers again, what was admitted without it.
-func (l *local) back() {
+// back registers, when a server answers again, what was admitted without it.
+func (l *local) back(server string) {
 	if !l.on {
 		return
 	}
 	if l.some.Load() > 0 {
-		l.sem.keeper.all()
+		l.sem.keeper.register(server)
 	}
 	l.beat.Store(-int64(time.Hour)) // count the processes anew
 }
 
-// cutOff is how long the store was away, if it has not been told. What is asked while
-// it still is may be what finds it back.
-func (l *local) cutOff() time.Duration {
-	if outage := l.sem.guard.outage(); l.on && outage > l.sem.opt.TTL/2 {
-		return outage
+// cutOff is how long the server of id was away, if it was for so long that others may
+// have admitted too, and has not been told: it makes no grants then until they have had
+// the time to register.
+func (l *local) cutOff(id string) time.Duration {
+	if !l.on {
+		return 0
 	}
-	return time.Duration(l.away.Load())
+	return l.sem.guard.outage(id)
 }
 
-// told says that the store has heard of the outage.
-func (l *local) told(outage time.Duration) {
+// told says that the server of id has heard of the outage.
+func (l *local) told(id string, outage time.Duration) {
 	if outage > 0 {
-		l.away.CompareAndSwap(int64(outage), 0)
+		l.sem.guard.tell(id)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,23 +15,15 @@ import (
 	"github.com/ashfaqjani916/gotsem/store"
 )
 
-// When the breaker opens, and how it finds out that it may close.
-const (
-	breakerFailures = 5                      // failures in a row
-	breakerFailing  = time.Second            // or nothing but failures for so long
-	probeEvery      = 500 * time.Millisecond // while it is open
-	probeIdle       = time.Minute            // without a call, probing stops
-	logEvery        = time.Second            // a change of state
-)
-
-// guard stands between the semaphore and its store. It tells an outage from an
-// answer, counts outages, and when there were enough of them answers in the
-// store's stead until a probe gets through. What could not be given back it
+// guard stands between the semaphore and its store. It tells an outage from an answer,
+// and keeps a breaker for each server of the store at which calls fail: while that is
+// open, the outage policy answers in the server's stead. What could not be given back it
 // gives back later.
 type guard struct {
 	store   store.Store
-	timeout time.Duration // the most one call may take
-	grace   time.Duration // what it gives back may be handed on, and handing on is a grant
+	parts   store.Partitioner // nil: one server
+	timeout time.Duration     // the most one call may take
+	grace   time.Duration     // what it gives back may be handed on, and handing on is a grant
 	log     *slog.Logger
 	stats   *stats
 	start   time.Time
@@ -37,31 +31,27 @@ type guard struct {
 
 	onHanded func(id, slotID string, err error) // handed, made into a func once
 	frees    func(id string)                    // told when a release is sent, and when it is answered
+	least    time.Duration                      // of an outage that the store is told of
+	back     func(server string)                // called when a server answers again
 
-	open   atomic.Bool
-	streak atomic.Int64 // failures since the last good answer; 0 is the common case
-	called atomic.Int64 // while open: when somebody last asked
+	some  atomic.Int32 // breakers that there are: none while all is well
+	downs atomic.Int32 // those of them that are not closed
+	swept atomic.Int64 // when those that are not needed were looked for
 
-	mu         sync.Mutex
-	failing    time.Duration // when the streak began
-	probing    bool
-	probeID    string
-	logged     time.Duration // how the store stands
-	saying     bool          // a line about it is due
-	saidDown   bool          // what the last line about it said
-	cause      error         // of the latest outage
-	lasted     time.Duration // of the latest that ended
+	mu         sync.RWMutex
+	breakers   map[string]*breaker // by server
 	complained time.Duration
-	down       time.Duration // when the breaker opened
 	closed     chan struct{}
-
-	returns func(outage time.Duration) // called just before the breaker closes
-	back    func()                     // and after that
 }
 
 func newGuard(st store.Store, timeout, ttl time.Duration, log *slog.Logger, stats *stats) *guard {
 	// start lies a little back, so that 0 can stand for never.
-	g := &guard{store: st, timeout: timeout, log: log, stats: stats, start: time.Now().Add(-2 * logEvery), closed: make(chan struct{}), frees: func(string) {}}
+	g := &guard{
+		store: st, timeout: timeout, log: log, stats: stats, start: time.Now().Add(-2 * logEvery),
+		frees: func(string) {}, least: math.MaxInt64, back: func(string) {},
+		breakers: make(map[string]*breaker), closed: make(chan struct{}),
+	}
+	g.parts, _ = st.(store.Partitioner)
 	g.later.init(g, ttl)
 	g.onHanded = g.handed
 	return g
@@ -69,57 +59,135 @@ func newGuard(st store.Store, timeout, ttl time.Duration, log *slog.Logger, stat
 
 func (g *guard) now() time.Duration { return time.Since(g.start) }
 
+// server names the server that keeps id.
+func (g *guard) server(id string) string {
+	if g.parts == nil {
+		return ""
+	}
+	return g.parts.Partition(id)
+}
+
+// breaker returns the one before the server of id, or nil if all is well there.
+func (g *guard) breaker(id string) *breaker {
+	if g.some.Load() == 0 {
+		return nil
+	}
+	return g.breakerOf(g.server(id))
+}
+
+func (g *guard) breakerOf(server string) *breaker {
+	if g.some.Load() == 0 {
+		return nil
+	}
+	g.sweep()
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.breakers[server]
+}
+
+// sweep drops, once in a while, the breakers that have nothing to say any more.
+func (g *guard) sweep() {
+	now, last := g.now(), g.swept.Load()
+	if now-time.Duration(last) < breakerKept || !g.swept.CompareAndSwap(last, int64(now)) {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	maps.DeleteFunc(g.breakers, func(_ string, b *breaker) bool { return b.forget() })
+	g.some.Store(int32(len(g.breakers)))
+}
+
+// makeBreaker returns the breaker of server, and makes it if there is none.
+func (g *guard) makeBreaker(server string) *breaker {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	b := g.breakers[server]
+	if b == nil {
+		b = newBreaker(server, breakerHooks{
+			now:     g.now,
+			probe:   func(id string) (takes, keeps error) { return probeStore(g.store, id, g.timeout, g.grace) },
+			log:     g.log,
+			timeout: g.timeout,
+			least:   g.least,
+			stop:    g.closed,
+			opened:  func() { g.stats.outages.Add(1); g.downs.Add(1) },
+			closed:  func() { g.downs.Add(-1) },
+			back:    g.back,
+		})
+		g.breakers[server] = b
+		g.some.Store(int32(len(g.breakers)))
+	}
+	return b
+}
+
 // acquire asks the store for slots. Its error is an *unavailable if the store
 // could not be asked, else the ctx's or one that says what is wrong with the
 // request or the configuration.
 func (g *guard) acquire(ctx context.Context, r *store.Request) (store.Decision, error) {
-	if err := g.enter(ctx, r.ID); err != nil {
+	if err := g.allow(ctx, takes, r.ID); err != nil {
 		return store.Decision{}, err
 	}
 	r.Budget = g.timeout
 	d, err := g.store.Acquire(ctx, r)
 	r.Fresh = false
-	return d, g.leave(ctx, r.ID, err)
+	if err == nil && d.Outcome != store.Granted && d.Outcome != store.Waiting {
+		if b := g.breaker(r.ID); b != nil {
+			b.refused()
+		}
+		return d, nil
+	}
+	return d, g.record(ctx, takes, r.ID, err)
 }
 
-// renew renews, each slot with an error of its own as of acquire.
+// renew renews slots that one server keeps, each with an error of its own as of acquire.
+// It asks whatever the breaker says: what is held must not be lost since it was slow
+// to close.
 func (g *guard) renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
-	if err := g.enter(ctx, rs[0].ID); err != nil {
-		out := make([]store.Renewed, len(rs))
-		for i := range out {
-			out[i].Err = err
-		}
-		return out
+	if b := g.breaker(rs[0].ID); b != nil {
+		b.wanted()
 	}
 	bounded, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
 	out := g.store.Renew(bounded, rs)
 	var outage error
 	for i := range out {
-		if out[i].Err != nil && !errors.Is(out[i].Err, store.ErrConfig) && !errors.Is(out[i].Err, store.ErrMoving) {
-			outage = out[i].Err
+		switch err := out[i].Err; {
+		case err == nil || errors.Is(err, store.ErrMoving): // what ails one id is no outage of its server
+			outage = nil
+		case errors.Is(err, store.ErrConfig):
+			g.complain(rs[i].ID, err)
+			continue
+		default:
+			outage = err
+			continue
 		}
+		break
 	}
-	_ = g.leave(ctx, rs[0].ID, outage) // counted; each renewal has its own error
+	_ = g.record(ctx, keeps, rs[0].ID, outage) // counted; each renewal has its own error
 	return out
 }
 
 // release gives back a slot, within r.Budget if it has one.
 func (g *guard) release(ctx context.Context, r *store.Release) (bool, error) {
-	if err := g.enter(ctx, r.ID); err != nil {
+	if err := g.allow(ctx, keeps, r.ID); err != nil {
 		return false, err
 	}
+	return g.send(ctx, r)
+}
+
+// send is release, whatever the breaker says.
+func (g *guard) send(ctx context.Context, r *store.Release) (bool, error) {
 	r.Budget = cmp.Or(r.Budget, g.timeout)
 	g.frees(r.ID)
 	freed, err := g.store.Release(ctx, r)
 	g.frees(r.ID)
-	return freed, g.leave(ctx, r.ID, err)
+	return freed, g.record(ctx, keeps, r.ID, err)
 }
 
 // handOver has a slot given back without waiting for it. If the store does not take
 // it, it is given back later.
 func (g *guard) handOver(r *store.Release) {
-	if err := g.enter(context.Background(), r.ID); err != nil {
+	if err := g.allow(context.Background(), keeps, r.ID); err != nil {
 		g.later.add(r.ID, r.SlotID, false)
 		return
 	}
@@ -132,19 +200,28 @@ func (g *guard) handOver(r *store.Release) {
 // handed hears how a release ended that was handed over.
 func (g *guard) handed(id, slotID string, err error) {
 	g.frees(id)
-	if g.leave(context.Background(), id, err) != nil {
+	if g.record(context.Background(), keeps, id, err) != nil {
 		g.later.add(id, slotID, false)
 	}
 }
 
-// call is any other question to the store.
+// call is any other question to the store: looking in, or what an operator asks. It is
+// put whatever the breaker says, and how it ends does not count: a big read that takes
+// long is no outage.
 func (g *guard) call(ctx context.Context, id string, ask func(ctx context.Context) error) error {
-	if err := g.enter(ctx, id); err != nil {
-		return err
+	if err := ctx.Err(); err != nil {
+		return &unsent{id, err}
 	}
 	bounded, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
-	return g.leave(ctx, id, ask(bounded))
+	err := ask(bounded)
+	if err == nil {
+		if b := g.breaker(id); b != nil {
+			b.spoke()
+		}
+		return nil
+	}
+	return g.judge(ctx, id, err)
 }
 
 // unsent is the error of a ctx that was over before the store was asked.
@@ -156,53 +233,59 @@ type unsent struct {
 func (e *unsent) Error() string { return fmt.Sprintf("gotsem: %q: %v", e.id, e.err) }
 func (e *unsent) Unwrap() error { return e.err }
 
-// away reports whether the server of id is known to be away, and has it probed.
-func (g *guard) away(id string) bool { return g.enter(context.Background(), id) != nil }
-
-// enter says whether the store may be asked: not with a ctx that is over, and
+// allow says whether the store may be asked: not with a ctx that is over, and
 // not while it is known to be down.
-func (g *guard) enter(ctx context.Context, id string) error {
+func (g *guard) allow(ctx context.Context, k kind, id string) error {
 	if err := ctx.Err(); err != nil {
 		return &unsent{id, err}
 	}
-	if !g.open.Load() {
-		return nil
+	if b := g.breaker(id); b != nil && !b.allow(k) {
+		return &unavailable{id: id}
 	}
-	g.called.Store(int64(g.now()))
-	g.mu.Lock()
-	idle := g.open.Load() && !g.probing
-	g.mu.Unlock()
-	if idle { // nobody has asked for long: this call is the probe
-		return nil
-	}
-	return &unavailable{id: id}
+	return nil
 }
 
-// leave judges how a call ended, and returns the error for the caller.
-func (g *guard) leave(ctx context.Context, id string, err error) error {
+// record counts how a call ended, and returns the error for the caller.
+func (g *guard) record(ctx context.Context, k kind, id string, err error) error {
+	if answer(err) {
+		if b := g.breaker(id); b != nil {
+			b.answered(k)
+		}
+		return g.judge(ctx, id, err)
+	}
+	// If the caller's time ran out, that says something about the store only if it is
+	// all that happens for as long as a call may take. If the caller gave up, nothing.
+	end := over(ctx)
+	if end != nil && !errors.Is(end, context.DeadlineExceeded) {
+		return g.judge(ctx, id, err)
+	}
+	g.stats.storeErrors.Add(1)
+	for !g.makeBreaker(g.server(id)).failed(k, id, err, end == nil) {
+	}
+	return g.judge(ctx, id, err)
+}
+
+// answer reports whether a call that ended with err was answered by its server.
+func answer(err error) bool {
+	return err == nil || errors.Is(err, store.ErrConfig) || errors.Is(err, store.ErrNotReplicated) ||
+		errors.Is(err, store.ErrMoving) // what ails one id is no outage of its server
+}
+
+// judge returns the error for the caller.
+func (g *guard) judge(ctx context.Context, id string, err error) error {
 	switch {
 	case err == nil:
-		g.answered()
 		return nil
 	case errors.Is(err, store.ErrConfig):
-		g.answered()
 		g.complain(id, err)
 		return fmt.Errorf("gotsem: %q: %w", id, err)
 	case errors.Is(err, store.ErrNotReplicated):
-		g.answered()
 		return fmt.Errorf("gotsem: %q: %w", id, err)
-	case errors.Is(err, store.ErrMoving): // what ails one id is no outage of its server
-		g.answered()
+	case errors.Is(err, store.ErrMoving):
 		return &unavailable{id: id, cause: err}
 	case over(ctx) != nil:
-		// The caller's time ran out. That says something about the store only if
-		// it is all that happens for as long as a call may take.
-		if errors.Is(over(ctx), context.DeadlineExceeded) {
-			g.failed(id, err, false)
-		}
 		return fmt.Errorf("gotsem: %q: %w", id, over(ctx))
 	}
-	g.failed(id, err, true)
 	return &unavailable{id: id, cause: err}
 }
 
@@ -216,93 +299,37 @@ func over(ctx context.Context) error {
 	return err
 }
 
-func (g *guard) answered() {
-	if g.streak.Load() != 0 || g.open.Load() {
-		g.recovered()
+// away reports whether the server of id is known to take no releases, and has it probed.
+func (g *guard) away(id string) bool {
+	b := g.breaker(id)
+	if b == nil || b.allow(keeps) {
+		return false
 	}
+	b.wanted()
+	return true
 }
 
-// failed counts a failure. A doubtful one is only counted by its time.
-func (g *guard) failed(id string, err error, sure bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now := g.now()
-	g.stats.storeErrors.Add(1)
-	if g.streak.Load() == 0 {
-		g.failing = now
-		g.streak.Store(1)
-	} else if sure {
-		g.streak.Add(1)
+// silence is for how long the server of id is known to answer nothing at all; 0: it
+// answers, or is not known not to.
+func (g *guard) silence(id string) time.Duration {
+	if b := g.breaker(id); b != nil {
+		return b.silence()
 	}
-	if g.open.Load() || g.streak.Load() < breakerFailures && now-g.failing < breakerFailing {
-		if g.open.Load() {
-			g.probe(id)
-		}
-		return
-	}
-	g.down = g.failing
-	g.open.Store(true)
-	g.stats.outages.Add(1)
-	g.called.Store(int64(now))
-	g.probe(id)
-	g.cause = err
-	g.announce()
+	return 0
 }
 
-// recovered ends the streak, and the outage if there was one.
-func (g *guard) recovered() {
-	g.mu.Lock()
-	g.streak.Store(0)
-	wasOpen := g.open.Load()
-	if wasOpen {
-		g.lasted = g.now() - g.down
-		g.returns(g.lasted)
-		g.open.Store(false)
-		g.announce()
+// outage is how long the server of id could not be asked, if it must be told that.
+func (g *guard) outage(id string) time.Duration {
+	if b := g.breaker(id); b != nil {
+		return b.outage()
 	}
-	g.mu.Unlock()
-	if wasOpen {
-		g.back()
-	}
+	return 0
 }
 
-// outage is how long the store has been away: since the first call that it did
-// not answer.
-func (g *guard) outage() time.Duration {
-	if !g.open.Load() {
-		return 0
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.now() - g.down
-}
-
-// announce logs how the store stands, unless that is what was logged last: at most
-// once each logEvery, so a change that comes too soon is told of a little later. mu is
-// held.
-func (g *guard) announce() {
-	now := g.now()
-	if wait := g.logged + logEvery - now; wait > 0 {
-		if !g.saying {
-			g.saying = true
-			time.AfterFunc(wait, func() {
-				g.mu.Lock()
-				defer g.mu.Unlock()
-				g.saying = false
-				g.announce()
-			})
-		}
-		return
-	}
-	down := g.open.Load()
-	if down == g.saidDown {
-		return
-	}
-	g.saidDown, g.logged = down, now
-	if down {
-		g.log.Error("gotsem: store unreachable, going by the outage policy", "error", g.cause)
-	} else {
-		g.log.Info("gotsem: store answers again", "after", g.lasted.Round(time.Millisecond))
+// tell says that the server of id was told.
+func (g *guard) tell(id string) {
+	if b := g.breaker(id); b != nil {
+		b.tell()
 	}
 }
 
@@ -314,49 +341,6 @@ func (g *guard) complain(id string, err error) {
 		g.complained = now
 		g.log.Error("gotsem: the store refuses: asking again will not mend it, and it is not treated as an outage", "id", id, "error", err)
 	}
-}
-
-// probe starts probing, if nobody does. mu is held.
-func (g *guard) probe(id string) {
-	if g.probing {
-		return
-	}
-	g.probing, g.probeID = true, cmp.Or(id, probeSlot)
-	go g.probes()
-}
-
-// probeSlot is never held: releasing it changes nothing, and yet tells whether
-// the store takes writes.
-const probeSlot = "gotsem-probe"
-
-func (g *guard) probes() {
-	tick := time.NewTicker(probeEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-g.closed:
-		}
-		ended := false
-		select {
-		case <-g.closed:
-			ended = true
-		default:
-		}
-		if ended || !g.open.Load() || g.now()-time.Duration(g.called.Load()) > probeIdle {
-			break
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
-		_, err := g.store.Release(ctx, &store.Release{ID: g.probeID, SlotID: probeSlot, Budget: g.timeout, Grace: g.grace})
-		cancel()
-		if err == nil || errors.Is(err, store.ErrConfig) {
-			g.answered()
-			break
-		}
-	}
-	g.mu.Lock()
-	g.probing = false
-	g.mu.Unlock()
 }
 
 // close gives back what is owed, for as long as ctx allows, and returns how much

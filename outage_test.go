@@ -17,13 +17,18 @@ func down(t *testing.T, s *Semaphore, st *shaky) {
 	t.Helper()
 	st.is(refuses)
 	for range breakerFailures {
-		if _, err := s.Usage(context.Background(), "nobody's"); !errors.Is(err, ErrUnavailable) {
+		if _, err := ask(s, "nobody's"); !errors.Is(err, ErrUnavailable) {
 			t.Fatal(err)
 		}
 	}
 	if !s.Stats().Down {
 		t.Fatal("the store is away, and not known to be")
 	}
+}
+
+// ask asks the store for a slot, and does nothing about the answer.
+func ask(s *Semaphore, id string) (store.Decision, error) {
+	return s.guard.acquire(context.Background(), &store.Request{ID: id, SlotID: s.slotID(), Weight: 1, Limit: 1, TTL: time.Millisecond})
 }
 
 // up makes it answer again, and waits until s has found out.
@@ -88,31 +93,31 @@ func TestASecondOfFailuresOpensTheBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newShaky()
 		s := open(t, Options{Store: st, Limit: 1, Outage: Closed})
-		st.is(refuses, "usage")
-		ask := func() { _, _ = s.Usage(context.Background(), "id") }
 		for range 3 { // a good answer in between begins the count anew
-			ask()
+			st.is(refuses)
+			_, _ = ask(s, "id")
 			time.Sleep(600 * time.Millisecond)
-			st.is(well, "usage")
-			ask()
-			st.is(refuses, "usage")
-			ask()
+			st.is(well)
+			_, _ = ask(s, "id")
+			st.is(refuses)
+			_, _ = ask(s, "id")
 			time.Sleep(600 * time.Millisecond)
 			if s.Stats().Down {
 				t.Fatal("down")
 			}
-			st.is(well, "usage")
-			ask()
-			st.is(refuses, "usage")
+			st.is(well)
+			_, _ = ask(s, "id")
+			time.Sleep(probeEvery)
 		}
-		ask()
+		st.is(refuses)
+		_, _ = ask(s, "id")
 		time.Sleep(999 * time.Millisecond)
-		ask()
+		_, _ = ask(s, "id")
 		if s.Stats().Down {
-			t.Error("down after two failures in 999 ms")
+			t.Error("down after failures in 999 ms")
 		}
 		time.Sleep(time.Millisecond)
-		ask()
+		synctest.Wait()
 		if !s.Stats().Down {
 			t.Error("nothing but failures for a second, and not down")
 		}

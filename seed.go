@@ -149,9 +149,7 @@ func (s *Semaphore) ForceRelease(ctx context.Context, id string) {
 func (s *Semaphore) ActiveCount(ctx context.Context, id string) int {
 	u, err := s.Usage(ctx, id)
 	if err != nil {
-		if !errors.Is(err, ErrUnavailable) { // an outage is logged where it is found
-			s.opt.Logger.Warn("gotsem: no active count", "id", id, "error", err)
-		}
+		s.opt.Logger.Warn("gotsem: no active count", "id", id, "error", err)
 		return 0
 	}
 	return u.Active

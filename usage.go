@@ -20,14 +20,17 @@ type Usage struct {
 	NextIn   time.Duration // until the next slot lapses if it is not renewed; 0: none is held
 }
 
-// Usage tells how id stands. It changes nothing, and asks the store once.
+// Usage tells how id stands. It changes nothing, and asks the store once, also while
+// that is given up: how looking in ends does not count. It does not ask the LimitFunc: the
+// limit is the one set in the store, else what the LimitFunc answered last, else
+// Options.Limit.
 func (s *Semaphore) Usage(ctx context.Context, id string) (Usage, error) {
-	limit, err := s.check(ctx, id, 1)
-	if err != nil {
+	if err := s.sensible(ctx, id, 1); err != nil {
 		return Usage{}, err
 	}
+	limit := s.limits.remembered(id, s.opt.Limit)
 	var u store.Usage
-	err = s.guard.call(ctx, id, func(ctx context.Context) (err error) {
+	err := s.guard.call(ctx, id, func(ctx context.Context) (err error) {
 		u, err = s.opt.Store.Usage(ctx, id, limit)
 		return err
 	})
@@ -46,7 +49,7 @@ type Holder struct {
 
 // Holders lists who holds slots of id, the oldest first.
 func (s *Semaphore) Holders(ctx context.Context, id string) ([]Holder, error) {
-	if _, err := s.check(ctx, id, 1); err != nil {
+	if err := s.sensible(ctx, id, 1); err != nil {
 		return nil, err
 	}
 	l, ok := s.opt.Store.(store.Lister)
@@ -100,7 +103,7 @@ func (s *Semaphore) ResetLimit(ctx context.Context, id string) error {
 }
 
 func (s *Semaphore) limiter(ctx context.Context, id string, do func(context.Context, store.Limiter) error) error {
-	if _, err := s.check(ctx, id, 1); err != nil {
+	if err := s.sensible(ctx, id, 1); err != nil {
 		return err
 	}
 	l, ok := s.opt.Store.(store.Limiter)
@@ -131,7 +134,7 @@ func (s *Semaphore) Clear(ctx context.Context, id string) (int, error) {
 
 // clear takes one slot, or with none named all of them.
 func (s *Semaphore) clear(ctx context.Context, id, slotID string) (n int, err error) {
-	if _, err := s.check(ctx, id, 1); err != nil {
+	if err := s.sensible(ctx, id, 1); err != nil {
 		return 0, err
 	}
 	err = s.guard.call(ctx, id, func(ctx context.Context) (err error) {
@@ -168,13 +171,13 @@ type Stats struct {
 	Unavailable uint64 // refused because the store could not be asked
 	Recovering  uint64 // refused because the store was recovering
 	StoreErrors uint64 // calls to the store that failed
-	Outages     uint64 // times that the store was given up for a while
+	Outages     uint64 // times that the store, or one server of it, was given up for a while
 	LeftToLapse uint64 // slots that could not be given back, and lapse within a TTL: too many were waiting for it, or Close did
 
 	Held    int           // leases held now
 	Waiting int           // waiters of this process now
 	Waited  time.Duration // in line, summed over those who were granted after they stood there: Waits
-	Down    bool          // the store is given up at the moment
+	Down    bool          // the store, or one server of it, is given up at the moment
 }
 
 type stats struct {
@@ -200,6 +203,6 @@ func (s *Semaphore) Stats() Stats {
 		PutBack: c.putBack.Load(), FailedOpen: c.failedOpen.Load(), Local: c.local.Load(),
 		Unavailable: c.unavailable.Load(), Recovering: c.recovering.Load(), StoreErrors: c.storeErrors.Load(),
 		Outages: c.outages.Load(), Held: int(c.held.Load()), Waiting: s.line.len(), Waited: time.Duration(c.wait.Load()),
-		LeftToLapse: c.leftToLapse.Load(), Down: s.guard.open.Load(),
+		LeftToLapse: c.leftToLapse.Load(), Down: s.guard.downs.Load() > 0,
 	}
 }
