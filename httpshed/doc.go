@@ -26,6 +26,11 @@
 // budget per second. HTTP/2 connections are spared: closing one would turn away
 // the other requests on it.
 //
+// The answer does not wait for the request's body. What is left of that is read after
+// it and thrown away, within bounds (Options.Linger, LingerBytes, MaxLingering): most
+// clients and proxies send all of a body before they read, and would meet a reset.
+// Where that cannot be promised, the answer announces that the connection is closed.
+//
 // # A request that waits
 //
 // With Options.Wait it first stands in line, and its place ends with its client:
