@@ -3,7 +3,7 @@
 //
 // Reading order: main.go (the commands, exit codes), connect.go (to Redis), run.go
 // with child_unix.go (a command under a slot), look.go (ls, holders, usage, limit,
-// revoke, clear), print.go (what is printed, and how it is made harmless). The demo
+// revoke, clear), manual.go (man page, completions), print.go (what is printed, and how it is made harmless). The demo
 // lives in internal/demo.
 package main
 
@@ -34,16 +34,18 @@ const (
 )
 
 type commands struct {
-	Demo    demoCmd    `cmd:"" help:"Show it: an HTTP service limited per project, under load, in a live table."`
-	Run     runCmd     `cmd:"" help:"Run a command while holding a slot."`
-	Ls      lsCmd      `cmd:"" help:"List the ids that are held."`
-	Holders holdersCmd `cmd:"" help:"List who holds the slots of an id."`
-	Usage   usageCmd   `cmd:"" help:"Tell how an id stands."`
-	Limit   limitCmd   `cmd:"" help:"Show, set or reset the limit of an id."`
-	Revoke  revokeCmd  `cmd:"" help:"Take one slot away from its holder."`
-	Clear   clearCmd   `cmd:"" help:"Take all slots of an id away from their holders."`
-	Doctor  doctorCmd  `cmd:"" help:"Look whether this Redis is set up as the promises need it."`
-	Pod     podCmd     `cmd:"" hidden:"" help:"One of the processes of demo --pods; started by it."`
+	Demo       demoCmd       `cmd:"" help:"Show it: an HTTP service limited per project, under load, in a live table."`
+	Run        runCmd        `cmd:"" help:"Run a command while holding a slot."`
+	Ls         lsCmd         `cmd:"" help:"List the ids that are held."`
+	Holders    holdersCmd    `cmd:"" help:"List who holds the slots of an id."`
+	Usage      usageCmd      `cmd:"" help:"Tell how an id stands."`
+	Limit      limitCmd      `cmd:"" help:"Show, set or reset the limit of an id."`
+	Revoke     revokeCmd     `cmd:"" help:"Take one slot away from its holder."`
+	Clear      clearCmd      `cmd:"" help:"Take all slots of an id away from their holders."`
+	Doctor     doctorCmd     `cmd:"" help:"Look whether this Redis is set up as the promises need it."`
+	Man        manCmd        `cmd:"" help:"Print the man page."`
+	Completion completionCmd `cmd:"" help:"Print what has a shell complete gotsem's arguments."`
+	Pod        podCmd        `cmd:"" hidden:"" help:"One of the processes of demo --pods; started by it."`
 
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }
