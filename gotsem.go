@@ -196,6 +196,9 @@ func New(o Options) (*Semaphore, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
+	if st, ok := o.Store.(interface{ Err() error }); ok && st.Err() != nil {
+		return nil, fmt.Errorf("gotsem: Options.Store: %w", st.Err())
+	}
 	s := newSemaphore(o)
 	s.limits.must = true
 	return s, nil

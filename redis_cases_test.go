@@ -954,8 +954,8 @@ func TestCloseLeavesNothing(t *testing.T) {
 		"cluster": func() redis.UniversalClient {
 			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
 		},
-		"ring": func() redis.UniversalClient {
-			return redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": single.Addr()}})
+		"wrapped": func() redis.UniversalClient {
+			return wrapped{redis.NewClient(&redis.Options{Addr: single.Addr()})}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

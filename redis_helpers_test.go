@@ -239,3 +239,6 @@ func (quiet) Printf(context.Context, string, ...any) {}
 func contains(text string) func(request []byte) bool {
 	return func(request []byte) bool { return strings.Contains(string(request), text) }
 }
+
+// wrapped is what many programs hand around: a type of their own around a client.
+type wrapped struct{ redis.UniversalClient }

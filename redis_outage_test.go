@@ -58,13 +58,13 @@ func TestRedisHangs(t *testing.T) {
 	clients := map[string]func(addr string) redis.UniversalClient{
 		"client": func(addr string) redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: addr}) },
 		// One that knows nothing of the deadline of a ctx.
-		"ring": func(addr string) redis.UniversalClient {
-			return redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": addr}})
+		"wrapped": func(addr string) redis.UniversalClient {
+			return wrapped{redis.NewClient(&redis.Options{Addr: addr})}
 		},
 	}
 	for _, test := range []struct{ hang, client string }{
 		{"stopped", "client"}, {"paused", "client"}, {"blackhole", "client"}, {"refused", "client"},
-		{"stopped", "ring"}, {"refused", "ring"},
+		{"stopped", "wrapped"}, {"refused", "wrapped"},
 	} {
 		t.Run(test.hang+"/"+test.client, func(t *testing.T) {
 			srv := redistest.Start(t)

@@ -59,7 +59,11 @@ func NewGotsem(rdb redis.UniversalClient, keyPrefix string, slotTTL time.Duratio
 	if logger != nil {
 		o.Logger = slog.New(zapHandler{logger.WithOptions(zap.WithCaller(false))})
 	}
-	return newSemaphore(o.withDefaults())
+	o = o.withDefaults()
+	if err := o.Store.(*redisstore.Store).Err(); err != nil {
+		o.Logger.Error("gotsem: nobody will be admitted", "error", err)
+	}
+	return newSemaphore(o)
 }
 
 // TryAcquire takes a slot if there is room, and never waits for one. It asks Redis

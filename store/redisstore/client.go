@@ -33,8 +33,9 @@ type client struct {
 	redis.UniversalClient
 	inline  bool                  // calls end with their ctx, for certain
 	shared  bool                  // the pool is the caller's, and so are the hooks
-	cluster bool                  // keys of different slots do not go into one call
-	perID   bool                  // nor do keys of different ids
+	cluster bool                  // it is a ClusterClient
+	told    bool                  // one that is told who serves what, and does not ask
+	perID   bool                  // keys of different ids do not go into one call
 	once    redis.UniversalClient // nil, or the same client where a command is sent once, whatever becomes of it
 	twin    interface{ Close() error }
 
@@ -80,7 +81,7 @@ func newClient(rdb redis.UniversalClient) *client {
 	case *redis.ClusterClient:
 		o := c.Options()
 		if o.ContextTimeoutEnabled {
-			return &client{UniversalClient: c, shared: true, cluster: true}
+			return &client{UniversalClient: c, shared: true, cluster: true, told: o.ClusterSlots != nil}
 		}
 		t := *o
 		t.ContextTimeoutEnabled = true
@@ -99,9 +100,7 @@ func newClient(rdb redis.UniversalClient) *client {
 		twin := redis.NewClusterClient(&t)
 		foreign := o.OnConnect != nil || o.NewClient != nil || o.ClusterSlots != nil || o.CredentialsProvider != nil ||
 			o.CredentialsProviderContext != nil || o.StreamingCredentialsProvider != nil
-		return &client{UniversalClient: twin, inline: !foreign, cluster: true, twin: twin}
-	case *redis.Ring:
-		return &client{UniversalClient: c, shared: true, perID: true}
+		return &client{UniversalClient: twin, inline: !foreign, cluster: true, told: o.ClusterSlots != nil, twin: twin}
 	}
 	return &client{UniversalClient: rdb, shared: true, perID: true}
 }
@@ -182,7 +181,7 @@ func (c *client) subscribing(ctx context.Context, channel string, subscribe func
 	defer cancel()
 	return aside(bounded, &c.left, func(ctx context.Context) (ps *redis.PubSub, err error) {
 		defer func() {
-			if p := recover(); p != nil { // a Ring does, when none of its shards is up
+			if p := recover(); p != nil { // a client of one's own may, such as a wrapped Ring
 				err = fmt.Errorf("redisstore: subscribing to %s: %v", channel, p)
 			}
 		}()

@@ -27,6 +27,15 @@ type clock struct {
 	behind time.Duration
 }
 
+// apart has each slot go by a clock of its own from now on.
+func (c *clocks) apart() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.local {
+		c.local, c.of = false, nil
+	}
+}
+
 // jumpMax is how much a server's clock may run ahead or behind in one step.
 const jumpMax = 400 * time.Millisecond
 
@@ -41,11 +50,11 @@ const numbersAhead = 2 * time.Millisecond
 // were given before. '4' if it is behind them and nothing else is new: what it should say
 // now, and by how many ms.
 func (c *clocks) header(slot uint16, now time.Time) (seen byte, server, ago int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.local {
 		slot = 0
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	k := c.of[slot]
 	seen = '0'
 	if c.strict || k != nil && k.met {
@@ -100,15 +109,15 @@ const (
 // told says that the call brought the proof of a jump along. It is got rid of when a
 // call that did has looked at the marker: a renewal or a refusal may not have.
 func (c *clocks) read(slot uint16, server int64, sent, received time.Time, told bool) {
-	if c.local {
-		slot = 0
-	}
 	met := server > 0
 	if !met {
 		server = -server
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.local {
+		slot = 0
+	}
 	k := c.of[slot]
 	if k == nil {
 		if c.of == nil {
@@ -142,11 +151,11 @@ func (c *clocks) read(slot uint16, server int64, sent, received time.Time, told 
 // gave notes a fence or a ticket that the server gave. It is ahead of the clock if that
 // went back, and another process may have known better how far it had got.
 func (c *clocks) gave(slot uint16, number uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.local {
 		slot = 0
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if k := c.of[slot]; k != nil {
 		ahead := time.Duration(int64(number)/1000-k.server) * time.Millisecond
 		if ahead > jumpMax { // else it is how far the clock has gone

@@ -133,10 +133,25 @@ func TestConformanceContextTimeoutEnabled(t *testing.T) {
 	})
 }
 
-func TestConformanceRing(t *testing.T) {
+func TestConformanceWrapped(t *testing.T) {
 	srv := redistest.Start(t)
 	conformance(t, func(t *testing.T) redis.UniversalClient {
-		return closed(t, redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": srv.Addr()}}))
+		return foreign{closed(t, redis.NewClient(&redis.Options{Addr: srv.Addr()}))}
+	})
+}
+
+func TestConformanceWrappedCluster(t *testing.T) {
+	c := redistest.StartCluster(t, 3, 0)
+	conformance(t, func(t *testing.T) redis.UniversalClient {
+		return foreign{closed(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs()}))}
+	})
+}
+
+// A managed Redis of one shard in cluster mode is often spoken to by a plain client.
+func TestConformancePlainClientOfACluster(t *testing.T) {
+	c := redistest.StartCluster(t, 1, 0)
+	conformance(t, func(t *testing.T) redis.UniversalClient {
+		return closed(t, redis.NewClient(&redis.Options{Addr: c.Addrs()[0]}))
 	})
 }
 
@@ -158,3 +173,6 @@ func closed[C redis.UniversalClient](t *testing.T, c C) redis.UniversalClient {
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
+
+// foreign is a client of which nothing is known: a type of the application's own.
+type foreign struct{ redis.UniversalClient }

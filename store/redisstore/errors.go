@@ -13,15 +13,29 @@ import (
 	"github.com/ashfaqjani916/gotsem/store"
 )
 
-// outages are the answers of a Redis that cannot serve for now. Every other error
-// that Redis answers is one that asking again will not mend.
-var outages = []string{
-	"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "OOM", "BUSY", "TRYAGAIN", "MOVED", "ASK", "MISCONF",
-	"UNBLOCKED", "ERR max number of clients",
+// hopeless are the answers of a Redis that asking again will not mend. Whatever else
+// it, or a proxy before it, answers is an outage: nobody knows all the words for "not
+// now".
+var hopeless = []string{
+	"WRONGTYPE", "NOAUTH", "WRONGPASS", "NOPERM", "NOPROTO", "CROSSSLOT",
+	"ERR unknown command", "ERR wrong number of arguments", "ERR invalid password", "ERR AUTH ", "ERR Client sent AUTH",
+	"ERR Error running script", "ERR Error compiling script", "ERR The user executing the script can't",
 }
 
-// classify makes a configuration error a store.ErrConfig, and leaves others as
-// they are.
+// isHopeless reports whether asking again will not mend what Redis answered.
+func isHopeless(answer string) bool {
+	for _, begin := range hopeless {
+		if strings.HasPrefix(answer, begin) {
+			return true
+		}
+	}
+	// A script's own fault. What a command answers in a script keeps its code: "OOM … on
+	// @user_script: 12".
+	return strings.HasPrefix(answer, "ERR ") && strings.Contains(answer, "user_script")
+}
+
+// classify makes an error that asking again will not mend a store.ErrConfig, and leaves
+// others as they are.
 func classify(err error) error {
 	if err == nil {
 		return nil
@@ -30,20 +44,19 @@ func classify(err error) error {
 	if !errors.As(err, &answer) || errors.Is(err, redis.Nil) {
 		return err
 	}
-	for _, code := range outages {
-		if strings.HasPrefix(answer.Error(), code) {
-			return err
-		}
-	}
-	if strings.Contains(answer.Error(), "unauthenticated") { // what it says to a long command instead of NOAUTH
+	text := answer.Error()
+	if strings.Contains(text, "unauthenticated") { // what it says to a long command instead of NOAUTH
 		return fmt.Errorf("%w: Redis wants a password (NOAUTH): %w", store.ErrConfig, err)
 	}
 	// A server that does not know a command repeats its arguments, and those of AUTH are
 	// the password.
-	if text, _, repeats := strings.Cut(answer.Error(), ", with args beginning with"); repeats {
+	if text, _, repeats := strings.Cut(text, ", with args beginning with"); repeats {
 		return fmt.Errorf("%w: Redis answers: %s", store.ErrConfig, text)
 	}
-	return fmt.Errorf("%w: Redis answers: %w", store.ErrConfig, err)
+	if isHopeless(text) {
+		return fmt.Errorf("%w: Redis answers: %w", store.ErrConfig, err)
+	}
+	return err
 }
 
 func isNoScript(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }

@@ -33,8 +33,8 @@ func (p *pump) idle() (bool, string) {
 func TestCallersWhoLeave(t *testing.T) {
 	for name, connect := range map[string]func(addr string) redis.UniversalClient{
 		"client": func(addr string) redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: addr}) },
-		"ring": func(addr string) redis.UniversalClient {
-			return redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": addr}})
+		"wrapped": func(addr string) redis.UniversalClient {
+			return wrapped{redis.NewClient(&redis.Options{Addr: addr})}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -149,8 +149,8 @@ func TestBudgetOnAHangingRedis(t *testing.T) {
 		"own deadlines": func(addr string) redis.UniversalClient {
 			return redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
 		},
-		"ring": func(addr string) redis.UniversalClient {
-			return redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": addr}, ReadTimeout: time.Second})
+		"wrapped": func(addr string) redis.UniversalClient {
+			return wrapped{redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Second})}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -290,10 +290,10 @@ func TestInDoubtUntilTheLastHasEnded(t *testing.T) {
 
 // On a client whose calls do not end with their ctx, a trip whose callers are all in a hurry is left
 // behind when their time is over. That is no word of Redis, and ends nobody else's wait.
-func TestAShortCtxOnARingEndedTheWaitOfAll(t *testing.T) {
+func TestAShortCtxEndsNobodyElsesWait(t *testing.T) {
 	srv := redistest.Start(t)
 	relay := redistest.NewRelay(t, srv.Addr())
-	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": relay.Addr()}})
+	rdb := wrapped{redis.NewClient(&redis.Options{Addr: relay.Addr()})}
 	t.Cleanup(func() { _ = rdb.Close() })
 	s := opened(t, rdb, "sem:")
 	if _, err := s.Usage(t.Context(), "id", 1); err != nil { // connects

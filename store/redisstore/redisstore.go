@@ -33,10 +33,14 @@ import (
 
 // Store is a store.Store in Redis, and all of its capabilities.
 type Store struct {
-	prefix  string
-	client  *client
-	token   string    // of this store, among all that share the Redis
-	head    string    // of headers, after the first field
+	prefix string
+	client *client
+	token  string      // of this store, among all that share the Redis
+	bySlot atomic.Bool // keys go by cluster slot: see form.go
+	unsure atomic.Bool // whether they do is to be learned
+
+	head, shardHead string // of headers, after the first field; where waiters are woken by shard channels
+
 	start   time.Time // when an op is due is reckoned from it
 	calls   atomic.Uint64
 	swept   atomic.Int64
@@ -99,8 +103,12 @@ const defaultBudget = 5 * time.Second
 
 // New returns a store whose ids lie at prefix+id. rdb stays the caller's and is
 // never closed; unless it has ContextTimeoutEnabled, the store speaks to Redis over
-// connections of its own with rdb's options (but not its hooks), or, with Sentinel,
-// over rdb's pool.
+// connections of its own with rdb's options, or, with Sentinel, over rdb's pool. Hooks
+// that were added to rdb, as for tracing and metrics, see no command that goes over
+// connections of the store's own.
+//
+// A Ring is refused by every call (see Err): when one of its shards dies it moves ids to
+// another, where nothing is known of who holds them, so that no limit would hold.
 //
 // A prefix that begins with "gotsem:" is refused by every call: the store's own
 // keys begin so. Prefixes of one Redis should not nest ("app:" and "app:shots:"); see
@@ -109,12 +117,10 @@ func New(rdb redis.UniversalClient, prefix string, opts ...Option) *Store {
 	var random [12]byte
 	_, _ = rand.Read(random[:]) // crypto/rand.Read never fails
 	s := &Store{prefix: prefix, client: newClient(rdb), start: time.Now(), token: base64.RawURLEncoding.EncodeToString(random[:])}
-	shard := "0"
-	if s.client.cluster {
-		shard = "1"
-	}
-	s.head = fmt.Sprintf(" %s %s ", shard, s.token)
-	s.clocks.local = !s.client.cluster
+	s.head, s.shardHead = fmt.Sprintf(" 0 %s ", s.token), fmt.Sprintf(" 1 %s ", s.token)
+	s.bySlot.Store(s.client.cluster && !s.client.told)
+	s.unsure.Store(s.client.told)
+	s.clocks.local = !s.slotted()
 	s.ears.client, s.ears.token, s.ears.shards.ears = s.client, s.token, &s.ears
 	s.pump.store, s.pump.run, s.pump.inline = s, s.fly, s.client.inline
 	for _, opt := range opts {
@@ -125,11 +131,33 @@ func New(rdb redis.UniversalClient, prefix string, opts ...Option) *Store {
 	s.flights.New = func() any { return new(trip) }
 	s.oneMarker = markerKey(prefix, false, 0)
 	s.guardKeys()
+	if isRing(rdb) {
+		s.bad = errRing
+	}
 	if twin := s.client.twin; twin != nil {
 		// A semaphore from NewGotsem is never closed.
 		runtime.AddCleanup(s, func(c interface{ Close() error }) { _ = c.Close() }, twin)
 	}
 	return s
+}
+
+// Err says why the arguments of New cannot work, or is nil. It is what every call
+// answers then, a store.ErrConfig.
+func (s *Store) Err() error { return s.bad }
+
+var errRing = fmt.Errorf("%w: a redis.Ring cannot keep slots: when a shard dies it moves ids to another, which knows nothing of their holders. "+
+	"Use a single server, Sentinel or a Cluster; or one store per server, and choose among them by id", store.ErrConfig)
+
+// isRing also knows a type that embeds one.
+func isRing(rdb redis.UniversalClient) bool {
+	type each = func(ctx context.Context, client *redis.Client) error
+	_, shards := rdb.(interface {
+		ForEachShard(ctx context.Context, fn each) error
+	})
+	_, masters := rdb.(interface {
+		ForEachMaster(ctx context.Context, fn each) error
+	})
+	return shards && !masters
 }
 
 // guardKeys keeps the keys of ids apart from the store's own.
@@ -142,8 +170,9 @@ func (s *Store) guardKeys() {
 	}
 }
 
-// Close closes the connections that the store made for itself. It is not needed
-// where the store lives as long as the program.
+// Close closes the connections that the store made for itself, of which the caller's
+// client and its hooks know nothing; that client is left open. It is not needed where
+// the store lives as long as the program.
 func (s *Store) Close() error {
 	if s.client.twin != nil {
 		return s.client.twin.Close()
@@ -217,7 +246,7 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	if o.grace > s.grace.Load() {
 		s.grace.Store(o.grace)
 	}
-	shard := s.client.cluster && r.Queue > 0
+	shard := r.Queue > 0 && s.sharded()
 	if shard {
 		s.ears.shards.join(r.SlotID, o.names(s.prefix).shardChannel(s.token))
 	}
@@ -227,7 +256,8 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 		d = o.decision
 	}
 	s.free(o, left)
-	if shard && err == nil && d.Outcome != store.Waiting && d.Outcome != store.Recovering {
+	// Who was not answered asks again, or gives back; who is misconfigured does neither.
+	if shard && (err == nil && d.Outcome != store.Waiting && d.Outcome != store.Recovering || errors.Is(err, store.ErrConfig)) {
 		s.ears.shards.leave(r.SlotID)
 	}
 	return d, err
@@ -242,7 +272,7 @@ func (s *Store) Release(ctx context.Context, r *store.Release) (bool, error) {
 		}
 		return false, err
 	}
-	if s.client.cluster {
+	if s.sharded() {
 		s.ears.shards.leave(r.SlotID)
 	}
 	o := s.op(release, r.ID, r.SlotID, r.Budget)
@@ -475,14 +505,20 @@ func (s *Store) run(ctx context.Context, sc *script, id string, grace int64, arg
 	if err := s.check(ctx, id, "-"); err != nil {
 		return nil, err
 	}
-	k := keysOf(s.prefix, id)
+	if err := s.learn(ctx); err != nil {
+		return nil, classify(err)
+	}
+	k, bySlot := keysOf(s.prefix, id), s.slotted()
 	names := []string{k.s, k.m, k.q, k.l, *s.marker(k.slot)}
-	c := &call{place: place{verb: release, slot: k.slot}, strict: grace > 0, sent: time.Now(), number: int64(s.calls.Add(1) % callNumbers), latest: never}
+	c := &call{place: place{verb: release, slot: k.slot, bySlot: bySlot}, strict: grace > 0, sent: time.Now(), number: int64(s.calls.Add(1) % callNumbers), latest: never}
 	all := append(make([]any, 0, 2+len(args)), *s.header(c))
 	if sc != usageScript {
 		all = append(all, grace)
 	}
 	c.cmd = s.eval(ctx, sc, names, append(all, args...)...)
+	if s.crossed([]*call{c}) {
+		return s.run(ctx, sc, id, grace, args...)
+	}
 	c.match()
 	reply, err := c.cmd.Slice()
 	if err != nil {

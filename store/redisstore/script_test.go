@@ -393,32 +393,6 @@ func TestAKeyLivesAsLongAsItsSlots(t *testing.T) {
 	}
 }
 
-// A Ring goes by the first key of a call, so that all calls of an id begin with the same.
-func TestBareSlotsOnARingWentToAnotherShard(t *testing.T) {
-	one, two := redistest.Start(t), redistest.Start(t)
-	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": one.Addr(), "two": two.Addr()}})
-	t.Cleanup(func() { _ = rdb.Close() })
-	s := opened(t, rdb, "sem:")
-	for i := range 8 { // a marker on both
-		if err := s.SetLimit(t.Context(), fmt.Sprint("other", i), 1); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i := range 8 {
-		id := fmt.Sprint("id", i, "}") // of which the hash tag cannot be a part of another key
-		take := func(slot string, bare bool) store.Outcome {
-			d, err := s.Acquire(t.Context(), &store.Request{ID: id, SlotID: slot, Weight: 1, Limit: 1, TTL: time.Minute, Bare: bare, Fresh: true})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return d.Outcome
-		}
-		if first, second := take("lease", false), take("bare", true); first != store.Granted || second != store.Full {
-			t.Errorf("%s, limit 1: a lease %v, and then a bare slot %v", id, first, second)
-		}
-	}
-}
-
 // With Replicas, every call of a trip goes to its node by itself, also one that only gives
 // back.
 func TestABareReleaseWithReplicasPanicked(t *testing.T) {

@@ -141,7 +141,9 @@ type place struct {
 	verb verb
 	ttl  int64  // of those that acquire bare slots
 	slot uint16 // on a Cluster
-	id   string // on a client of which nothing is known
+
+	bySlot bool   // keys go by cluster slot
+	id     string // on a client of which nothing is known
 }
 
 // trip is what one round trip carries, and what it needs on the way: trips are used
@@ -234,10 +236,10 @@ func (s *Store) sort(t *trip) {
 func (s *Store) place(o *op) place {
 	p := place{verb: o.verb}
 	switch {
+	case s.slotted():
+		p.slot, p.bySlot = o.names(s.prefix).slot, true
 	case s.client.perID:
 		p.id = o.id
-	case s.client.cluster:
-		p.slot = o.names(s.prefix).slot
 	}
 	if o.verb == bare {
 		p.ttl = o.ttl
@@ -466,7 +468,7 @@ func (s *Store) wholeArgs(t *trip, c *call, args []any) []any {
 
 // marker is the name of the marker of a cluster slot.
 func (s *Store) marker(slot uint16) *string {
-	if !s.client.cluster {
+	if !s.slotted() {
 		return &s.oneMarker
 	}
 	name := markerKey(s.prefix, true, slot)
@@ -480,7 +482,11 @@ const callNumbers = 1024
 func (s *Store) header(c *call) *string {
 	b := make([]byte, 0, 80)
 	b = append(b, byte('0'+bits(c.tells, false)))
-	b = append(b, s.head...)
+	if s.sharded() {
+		b = append(b, s.shardHead...)
+	} else {
+		b = append(b, s.head...)
+	}
 	b = strconv.AppendInt(b, c.number, 10)
 	seen, echo, ago := byte('1'), int64(0), int64(0)
 	if c.strict {
@@ -512,9 +518,21 @@ func (s *Store) sweepNow(now time.Time) bool {
 // fly makes a round trip, and answers its ops. It returns an error if Redis did not
 // answer.
 func (s *Store) fly(ctx context.Context, t *trip) error {
+	if err := s.learn(ctx); err != nil {
+		for _, o := range t.ops {
+			o.err = classify(err)
+		}
+		return err
+	}
 	s.sort(t)
 	t.args, t.nums = t.args[:0], t.nums[:0]
 	err := s.send(ctx, t, t.calls, false)
+	if s.crossed(t.calls) {
+		for _, o := range t.ops {
+			o.fresh = false
+		}
+		return s.fly(ctx, t)
+	}
 	if s.client.once != nil && isBroken(err) && ctx.Err() == nil {
 		// A connection that Redis had closed, most often. What was carried out already is
 		// answered as done, since asking twice with one slot id is asking once.
