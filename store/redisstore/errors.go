@@ -59,6 +59,12 @@ func classify(err error) error {
 	return err
 }
 
+// isHalfway reports whether err is that of a script which may have done a part of its
+// work before a command of it was refused: a right is missing, a key has another type.
+func isHalfway(err error) bool {
+	return errors.Is(err, store.ErrConfig) && strings.Contains(err.Error(), "script: ")
+}
+
 func isNoScript(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
 
 // isNetwork reports whether err means that a node may be gone, so that it is time

@@ -255,6 +255,11 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	if !left {
 		d = o.decision
 	}
+	if err != nil && isHalfway(err) { // what it has done so far is undone
+		again := s.op(release, r.ID, r.SlotID, r.Budget)
+		again.grace, again.async = r.Grace.Milliseconds(), func(_, _ string, _ error) {}
+		s.pump.enqueue(again)
+	}
 	s.free(o, left)
 	// Who was not answered asks again, or gives back; who is misconfigured does neither.
 	if shard && (err == nil && d.Outcome != store.Waiting && d.Outcome != store.Recovering || errors.Is(err, store.ErrConfig)) {

@@ -48,7 +48,11 @@ if not full then
 		if now <= A[4] + 0 then
 			local expiry = string.format('%.0f', now + A[2])
 			call('ZADD', K[1], expiry, A[5])
-			call('PEXPIREAT', K[1], expiry)
+			local kept = redis.pcall('PEXPIREAT', K[1], expiry)
+			if type(kept) == 'table' then -- no right to: nothing may stay that has no end
+				call('ZREM', K[1], A[5])
+				return kept
+			end
 			return 1024 + number
 		end
 	end
@@ -70,7 +74,12 @@ if one and not meta and now <= A[4] + 0 then
 		local expiry = string.format('%.0f', now + A[2])
 		local new = call('ZADD', K[1], expiry, A[5])
 		-- A key that only lapsed slots keep may be shortened; no other may.
-		if active == 0 then call('PEXPIREAT', K[1], expiry) else call('PEXPIREAT', K[1], expiry, 'GT') end
+		local kept
+		if active == 0 then kept = redis.pcall('PEXPIREAT', K[1], expiry) else kept = redis.pcall('PEXPIREAT', K[1], expiry, 'GT') end
+		if type(kept) == 'table' then
+			call('ZREM', K[1], A[5])
+			return kept
+		end
 		return (active + new) * 1024 + number
 	end
 end
@@ -137,7 +146,12 @@ for k = 1, takes do
 				end
 				new = call('ZADD', S, unpack(add))
 			end
-			if active == 0 then call('PEXPIREAT', S, expiry) else call('PEXPIREAT', S, expiry, 'GT') end
+			local kept
+			if active == 0 then kept = redis.pcall('PEXPIREAT', S, expiry) else kept = redis.pcall('PEXPIREAT', S, expiry, 'GT') end
+			if type(kept) == 'table' then
+				call('ZREM', S, unpack(A, i, i + give - 1))
+				return kept
+			end
 			active = active + new
 		end
 		if n > 1 then
