@@ -284,8 +284,11 @@ func (s *Semaphore) refusal(r *store.Request, d store.Decision, waited time.Dura
 	case d.Outcome == store.LineFull:
 		s.stats.queueFull.Add(1)
 	}
-	return &FullError{
-		ID: r.ID, Active: d.Active, Limit: d.Limit, Waiting: d.Waiting, RetryAfter: d.RetryIn,
+	full := &FullError{
+		ID: r.ID, Active: d.Active, Limit: d.Limit, Waiting: d.Waiting, NextLapse: d.RetryIn,
 		line: d.Outcome == store.LineFull, waited: waited,
 	}
+	full.RetryAfter = s.drains.retryAfter(full, r.Weight, s.opt.TTL, s.now())
+	s.drains.want()
+	return full
 }

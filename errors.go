@@ -54,7 +54,8 @@ type FullError struct {
 	Active     int           // the sum of weights held
 	Limit      int           // the limit that was applied
 	Waiting    int           // how many wait in line
-	RetryAfter time.Duration // until the next slot lapses if nobody releases one; 0: not known
+	RetryAfter time.Duration // when there is likely to be room, from how long leases of the id were held here lately; 0: not known
+	NextLapse  time.Duration // until the first of the slots lapses, unless its holder renews it, as those that live do; 0: not known
 
 	line   bool // the line was full too
 	waited time.Duration
@@ -73,7 +74,7 @@ func (e *FullError) Error() string {
 	}
 	s := fmt.Sprintf("gotsem: %q is %s: %d of %d held, %d waiting", e.ID, what, e.Active, e.Limit, e.Waiting)
 	if e.RetryAfter > 0 {
-		s += fmt.Sprintf("; a slot lapses in %v at the latest", e.RetryAfter.Round(time.Millisecond))
+		s += fmt.Sprintf("; try again in about %v", e.RetryAfter.Round(time.Millisecond))
 	}
 	return s
 }

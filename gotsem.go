@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"os"
 	"reflect"
@@ -179,6 +180,7 @@ type Semaphore struct {
 	line   line
 	keeper keeper
 	local  *local
+	drains drains
 	known  *knownFull // nil: refusals are not believed
 	stats  stats
 
@@ -218,6 +220,7 @@ func newSemaphore(o Options) *Semaphore {
 	s.releases.New = func() any { return new(store.Release) }
 	s.guard = newGuard(o.Store, o.StoreTimeout, o.TTL, o.Logger, &s.stats)
 	s.guard.grace = o.Grace
+	s.drains.seed = maphash.MakeSeed()
 	s.keeper.init(s)
 	s.local = newLocal(s)
 	s.guard.back = s.local.back

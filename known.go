@@ -70,8 +70,8 @@ func (k *knownFull) learn(err error, weight int, mark uint64) {
 		return
 	}
 	keep := k.keep
-	if full.RetryAfter > 0 {
-		keep = min(keep, full.RetryAfter)
+	if full.NextLapse > 0 {
+		keep = min(keep, full.NextLapse)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -25,6 +25,8 @@ type Lease struct {
 	parent context.Context // for its values
 	open   bool            // admitted without the store, by Outage Open
 
+	since time.Duration // when it was asked for; 0: not known
+
 	trust atomic.Int64 // believed until then, since sem.start; forever while the outage policy keeps it
 	state atomic.Uint32
 	why   atomic.Pointer[leaseLost] // set before the state becomes lost
@@ -59,7 +61,7 @@ func margin(ttl time.Duration) time.Duration { return max(50*time.Millisecond, t
 
 // lease makes a lease from a grant that was asked for at sent.
 func (s *Semaphore) lease(ctx context.Context, r *store.Request, d store.Decision, sent time.Duration) *Lease {
-	l := &Lease{sem: s, id: r.ID, slotID: r.SlotID, weight: r.Weight, limit: d.Limit, fence: d.Fence, parent: ctx}
+	l := &Lease{sem: s, id: r.ID, slotID: r.SlotID, weight: r.Weight, limit: d.Limit, fence: d.Fence, parent: ctx, since: sent}
 	l.trust.Store(int64(sent + s.opt.TTL - margin(s.opt.TTL)))
 	return l
 }
@@ -297,6 +299,10 @@ func (l *Lease) Release(ctx context.Context) error {
 			}
 			return s.late(&unavailable{id: l.id, cause: errRenewing})
 		}
+	}
+	if l.since > 0 && s.drains.wanted.Load() {
+		now := s.now()
+		s.drains.released(l.id, now-l.since, now)
 	}
 	inStore := !l.local.Load()
 	s.local.ended(l)

@@ -261,6 +261,7 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan sto
 		if !inLine {
 			inLine = true
 			s.stats.queued.Add(1)
+			s.drains.want()
 		}
 		r.Ticket = max(r.Ticket, d.Ticket)
 		now := s.now()
@@ -358,6 +359,7 @@ func (s *Semaphore) believe(ctx context.Context, r *store.Request, w store.Word,
 	lease := s.lease(ctx, r, d, sent)
 	lease.trust.Store(int64(trust))
 	lease.brief = true
+	lease.since = now // and no second earlier
 	return lease
 }
 

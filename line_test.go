@@ -73,7 +73,7 @@ func TestTheLineIsBounded(t *testing.T) {
 			if inLine := c.want > 0; errors.Is(err, ErrQueueFull) != inLine || errors.Is(err, ErrFull) == inLine || errors.Is(err, ErrWaitTooLong) {
 				t.Errorf("%s: %v", c.name, err)
 			}
-			if full.ID != "id" || full.Active != c.limit || full.Limit != c.limit || full.Waiting != c.want || full.RetryAfter != 10*time.Second {
+			if full.ID != "id" || full.Active != c.limit || full.Limit != c.limit || full.Waiting != c.want || full.NextLapse != 10*time.Second {
 				t.Errorf("%s: %+v", c.name, full)
 			}
 			for _, w := range ws {
@@ -92,7 +92,7 @@ func TestErrorsSayWhatAndHowMuch(t *testing.T) {
 		want string
 	}{
 		{&FullError{ID: "a\nb", Active: 3, Limit: 3}, `gotsem: "a\nb" is full: 3 of 3 held, 0 waiting`},
-		{&FullError{ID: "id", Active: 3, Limit: 3, Waiting: 2, RetryAfter: 1500 * time.Millisecond, line: true}, `gotsem: "id" is full, and so is its line: 3 of 3 held, 2 waiting; a slot lapses in 1.5s at the latest`},
+		{&FullError{ID: "id", Active: 3, Limit: 3, Waiting: 2, RetryAfter: 1500 * time.Millisecond, line: true}, `gotsem: "id" is full, and so is its line: 3 of 3 held, 2 waiting; try again in about 1.5s`},
 		{&FullError{ID: "id", Active: 3, Limit: 3, waited: time.Second}, `gotsem: "id" is still full after 1s: 3 of 3 held, 0 waiting`},
 		{&FullError{ID: "id"}, `gotsem: "id" is paused: 0 of 0 held, 0 waiting`},
 		{&RecoveringError{ID: "id", RetryAfter: time.Second}, `gotsem: the store of "id" lost its memory; grants are made again in 1s, when the holders have come forward`},

@@ -267,7 +267,7 @@ func (s *Shedder) localVerdict(ctx context.Context, id string, weight int, err e
 	}
 	// Then no other server would do, and the fleet's numbers count.
 	v.reason = Full
-	v.full = &gotsem.FullError{ID: id, Active: usage.Active, Limit: usage.Limit, Waiting: usage.Waiting, RetryAfter: usage.NextIn}
+	v.full = &gotsem.FullError{ID: id, Active: usage.Active, Limit: usage.Limit, Waiting: usage.Waiting, NextLapse: usage.NextIn}
 	v.err = v.full
 	return v
 }
