@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -80,6 +81,38 @@ func TestDocsRun(t *testing.T) {
 		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("the Go blocks of README.md and docs: go %s: %v\n%s", verb, err, out)
+		}
+	}
+}
+
+// TestFaultsNameTheirTests: every go test in docs/faults.md finds the tests that it names.
+func TestFaultsNameTheirTests(t *testing.T) {
+	text, err := os.ReadFile("docs/faults.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := regexp.MustCompile("`(?:cd (\\S+) && )?go test -run '?([^' ]+)'? (\\S+)`").FindAllStringSubmatch(string(text), -1)
+	if len(commands) == 0 {
+		t.Fatal("no commands: are they written so?")
+	}
+	for _, c := range commands {
+		files, err := filepath.Glob(filepath.Join(c[1], c[3], "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var code strings.Builder
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			code.Write(text)
+		}
+		for name := range strings.SplitSeq(strings.ReplaceAll(c[2], `\|`, "|"), "|") {
+			top, _, _ := strings.Cut(name, "/")
+			if found, _ := regexp.MatchString(`(?m)^func Test\w*`+strings.TrimPrefix(top, "Test"), code.String()); !found {
+				t.Errorf("docs/faults.md: no test in %s is called %s", filepath.Join(c[1], c[3]), top)
+			}
 		}
 	}
 }
