@@ -163,3 +163,80 @@ func TestNothingRunsOnAfterClose(t *testing.T) {
 		})
 	}
 }
+
+// Close ends what Outage Open admitted, like every other lease.
+func TestOpenLeasesEndWithClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newShaky()
+		s := open(t, Options{Store: st, Limit: 3, Outage: Open})
+		st.is(refuses)
+		l, quiet, given := mustTry(t, s, "id"), mustTry(t, s, "id"), mustTry(t, s, "id")
+		lives(t, l)
+		mustRelease(t, given)
+		if !l.FailedOpen() || s.Stats().Held != 2 {
+			t.Fatalf("%+v", s.Stats())
+		}
+		_ = s.Close()
+		ends(t, l, ErrClosed)
+		ends(t, quiet, ErrClosed)
+		if n := s.Stats().Held; n != 0 {
+			t.Errorf("%d held", n)
+		}
+		late := s.openLease(context.Background(), &store.Request{ID: "id", Weight: 1}) // was under way
+		ends(t, late, ErrClosed)
+		st.is(well)
+	})
+}
+
+// Who stands in line is not answered by the policy for one question that failed.
+func TestAWaiterAsksAgainBeforeThePolicy(t *testing.T) {
+	for _, policy := range []Outage{Local, Open, Closed} {
+		synctest.Test(t, func(t *testing.T) {
+			st := newShaky()
+			s := open(t, Options{Store: st, Limit: 1, Queue: 5, Outage: policy})
+			l := mustTry(t, s, "id")
+			w := queue(s, "id")
+			st.hooked(func(verb, _ string) {
+				if verb == "acquire" { // this one fails, and the next does not
+					st.is(well)
+				}
+			})
+			st.is(refuses, "acquire")
+			time.Sleep(pollEvery + 2*localPoll)
+			if w.answered() {
+				t.Fatalf("%v: %v, %v", policy, w.lease, w.err)
+			}
+			mustRelease(t, l)
+			if got := w.holds(t); got.FailedOpen() {
+				t.Errorf("%v: admitted without the store", policy)
+			}
+		})
+	}
+}
+
+// checked is a store that has something to say about its set-up.
+type checked struct{ *shaky }
+
+func (checked) Check(context.Context, time.Duration) ([]store.Finding, error) {
+	return []store.Finding{{What: "eviction", Text: "volatile-ttl"}}, nil
+}
+
+func TestWhatIsNotWellIsSaidOnce(t *testing.T) {
+	ctx := context.Background()
+	for name, use := range map[string]func(s *Semaphore){
+		"TryAcquire": func(s *Semaphore) { s.Release(ctx, "id", s.TryAcquire(ctx, "id").SlotID) },
+		"Try":        func(s *Semaphore) { mustRelease(t, mustTry(t, s, "id")) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var log logged
+			s := open(t, Options{Store: checked{newShaky()}, Limit: 3, Outage: Open, Logger: log.logger()})
+			for range 10 {
+				use(s)
+				synctest.Wait()
+			}
+			if lines := log.with("volatile-ttl"); len(lines) != 1 {
+				t.Errorf("%s: %q", name, lines)
+			}
+		})
+	}
+}

@@ -96,7 +96,8 @@ type Options struct {
 	// Grace is how long a store that finds it has lost its memory (a fail-over, a
 	// restart without data) makes no grants, so that the holders can come forward.
 	// 0: TTL + 1 s, which is safe where a deposed primary stops taking writes
-	// within a second. Negative: no grace, as under Outage Open.
+	// within a second. Negative: no grace, as under Outage Open; under Outage Local a
+	// millisecond, since the pause after an outage needs what keeps the grace.
 	Grace time.Duration
 
 	// HandOver has Release return at once: the slot is given back in the
@@ -121,6 +122,10 @@ func (o Options) withDefaults() Options {
 	o.TTL = cmp.Or(o.TTL, DefaultTTL)
 	o.StoreTimeout = cmp.Or(o.StoreTimeout, max(0, min(DefaultStoreTimeout, o.TTL/2)))
 	switch {
+	case o.Grace < 0 && o.Outage == Local:
+		// The pause in which shares register is kept in the marker, which only calls
+		// with a grace look at.
+		o.Grace = time.Millisecond
 	case o.Grace < 0 || o.Outage == Open:
 		o.Grace = 0
 	case o.Grace == 0:
@@ -179,6 +184,7 @@ type Semaphore struct {
 	guard  *guard
 	line   line
 	keeper keeper
+	opens  openLeases
 	local  *local
 	drains drains
 	known  *knownFull // nil: refusals are not believed
@@ -188,6 +194,7 @@ type Semaphore struct {
 	releases sync.Pool // of *store.Release
 	stopWake func()
 	waking   sync.Once
+	checking sync.Once
 	closed   atomic.Bool
 	closing  chan struct{} // closed by Close
 }
@@ -258,6 +265,14 @@ func (s *Semaphore) listen() {
 		if w, ok := s.opt.Store.(store.Waker); ok {
 			s.stopWake = w.OnWake(s.woken)
 		}
+	})
+	s.checkStore()
+}
+
+// checkStore has it said once, when the store is first asked, what is not well with its
+// set-up.
+func (s *Semaphore) checkStore() {
+	s.checking.Do(func() {
 		if c, ok := s.opt.Store.(store.Checker); ok && s.opt.Logger.Enabled(context.Background(), slog.LevelWarn) {
 			go s.warn(c)
 		}
@@ -334,6 +349,7 @@ func (s *Semaphore) Close() error {
 	// The leases first: those whose server answers are given back while others are
 	// waited for.
 	s.keeper.end()
+	s.opens.close()
 	s.line.close(ctx)
 	s.keeper.wait(ctx)
 	left := s.guard.close(ctx, whole) + int(s.keeper.pending.Load())

@@ -84,6 +84,7 @@ func (s *Semaphore) openLease(ctx context.Context, r *store.Request) *Lease {
 	l := &Lease{sem: s, id: r.ID, slotID: sentinel, weight: r.Weight, parent: ctx, open: true}
 	l.trust.Store(int64(forever))
 	s.stats.held.Add(1)
+	s.opens.add(l)
 	return l
 }
 
@@ -282,10 +283,11 @@ func (l *Lease) Release(ctx context.Context) error {
 	if !l.end(released) {
 		return nil
 	}
+	s := l.sem
 	if l.open {
+		s.opens.remove(l)
 		return nil
 	}
-	s := l.sem
 	// A renewal that is under way must not overtake the release. Waiting for it takes
 	// of the same budget.
 	budget := s.opt.StoreTimeout

@@ -16,6 +16,9 @@ import (
 // the same moments, so that their questions share their trips.
 const pollEvery = time.Second
 
+// pollAgain is how soon it asks again when it had no answer.
+const pollAgain = 20 * time.Millisecond
+
 // line knows the waiters of this process, so that they can be woken.
 type line struct {
 	mu      sync.Mutex
@@ -194,6 +197,7 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan sto
 	var timer *time.Timer
 	var last store.Decision
 	var away error // why the store did not answer the last question; nil: it did
+	var answered time.Duration
 	inLine, doubt := false, false
 	place := func() owing {
 		if doubt {
@@ -206,6 +210,7 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan sto
 		r.Away = s.local.cutOff(r.ID)
 		d, err := s.guard.acquire(ctx, r)
 		if err == nil {
+			answered = sent
 			s.local.learn(r, d, s.now())
 			away = nil
 		} else {
@@ -225,8 +230,14 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan sto
 				}
 				return nil, owed, unlessAway(err, away)
 			}
-			lease, err := s.policy(ctx, r, err)
-			if err == nil || s.opt.Outage != Local || !errors.Is(err, ErrUnavailable) {
+			// One question failed, and the place lives: it is put again before the
+			// policy answers, until the store is known to be away.
+			again := inLine && asked(err) && errors.Is(err, ErrUnavailable) && s.now() < answered+store.Life-s.opt.StoreTimeout
+			var lease *Lease
+			if !again {
+				lease, err = s.policy(ctx, r, err)
+			}
+			if !again && (err == nil || s.opt.Outage != Local || !errors.Is(err, ErrUnavailable)) {
 				if errors.Is(err, ErrUnavailable) {
 					s.stats.unavailable.Add(1)
 				}
@@ -237,7 +248,11 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan sto
 			}
 			// Local, and no slot to spare yet: one of our own may be released, and
 			// the store may come back while our place lives.
-			d = store.Decision{Outcome: store.Waiting, Limit: r.Limit, RetryIn: localPoll, Place: 1, Ticket: r.Ticket, Active: last.Active, Waiting: last.Waiting}
+			retryIn := localPoll
+			if again {
+				retryIn = pollAgain
+			}
+			d = store.Decision{Outcome: store.Waiting, Limit: r.Limit, RetryIn: retryIn, Place: 1, Ticket: r.Ticket, Active: last.Active, Waiting: last.Waiting}
 		}
 		last = d
 		switch d.Outcome {

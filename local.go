@@ -18,10 +18,13 @@ const localPoll = 100 * time.Millisecond
 //     in the store's count too. So a lease that was released meanwhile, and whose
 //     release the store has not heard of, can be taken over with its slot id.
 //   - When the store is known to have answered nothing for one TTL, all that anybody
-//     held in it has lapsed. From then on every process admits into its share: the limit divided by the
-//     processes last seen. A lease whose time is over before that is kept if it is
-//     within the share, since nobody else can take its place while the store is
-//     away.
+//     held in it has lapsed. From then on every process admits into its share: the
+//     limit divided by the processes last seen. A lease whose time is over before that
+//     is kept if it is within the share, since nobody else can take its place while
+//     the store is away.
+//
+// All of this is so for each server of the store by itself. A process that was never
+// told how many there are has no share: nobody counts it in.
 //
 // When the store is back, what was admitted without it is registered.
 type local struct {

@@ -85,7 +85,8 @@ func TestOptionsAreFilledIn(t *testing.T) {
 		want time.Duration
 	}{
 		{Options{Limit: 1, Outage: Open, Grace: time.Minute}, 0},
-		{Options{Limit: 1, Grace: -1}, 0},
+		{Options{Limit: 1, Grace: -1, Outage: Closed}, 0},
+		{Options{Limit: 1, Grace: -1}, time.Millisecond}, // the pause after an outage needs it
 		{Options{Limit: 1, Grace: time.Minute}, time.Minute},
 		{Options{Limit: 1, TTL: time.Minute, Outage: Closed}, time.Minute + time.Second},
 	} {

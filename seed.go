@@ -86,6 +86,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
 			return AcquireResult{Active: full.Active, Max: full.Limit}
 		}
 	}
+	s.checkStore()
 	pooled := s.request(id, 1, limit)
 	defer s.requests.Put(pooled)
 	r := &pooled.Request
