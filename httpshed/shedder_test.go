@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"mime/multipart"
 	"net"
 	"net/http"
@@ -22,10 +23,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/ashfaqjani916/gotsem"
 	"github.com/ashfaqjani916/gotsem/httpshed"
+	"github.com/ashfaqjani916/gotsem/internal/redistest"
 	"github.com/ashfaqjani916/gotsem/store"
 	"github.com/ashfaqjani916/gotsem/store/memstore"
+	"github.com/ashfaqjani916/gotsem/store/redisstore"
 )
 
 func TestNewValidates(t *testing.T) {
@@ -242,9 +247,9 @@ func TestUnavailableIsNotFull(t *testing.T) {
 	t.Parallel()
 	for name, outage := range map[string]gotsem.Outage{"Closed": gotsem.Closed, "Local": gotsem.Local} {
 		for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
-			st := &goneStore{Store: memstore.New()}
-			st.gone.Store(true)
-			sem := semaphore(t, gotsem.Options{Store: st, Limit: 1, Queue: 5, Outage: outage, StoreTimeout: 50 * time.Millisecond})
+			rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nobody listens
+			t.Cleanup(func() { _ = rdb.Close() })
+			sem := semaphore(t, gotsem.Options{Store: redisstore.New(rdb, "test:"), Limit: 10, Queue: 5, Outage: outage})
 			var told httpshed.Refusal
 			shed := shedder(t, httpshed.Options{Semaphore: sem, Wait: wait, OnRefuse: func(_ *http.Request, no httpshed.Refusal) { told = no }})
 			srv := serve(t, shed.Handler(http.HandlerFunc(picture)))
@@ -252,7 +257,28 @@ func TestUnavailableIsNotFull(t *testing.T) {
 			if a := ask(t, srv.Client(), r); a.StatusCode != http.StatusServiceUnavailable || told.Reason != httpshed.Unavailable {
 				t.Errorf("%s, waits %v: %d, %+v", name, wait, a.StatusCode, told)
 			}
-			st.gone.Store(false)
+		}
+	}
+}
+
+// A fleet without a limit worth the name has room, and so it is this server that is
+// full.
+func TestServerIsFullWhereTheFleetHasNoLimit(t *testing.T) {
+	t.Parallel()
+	redisServer := redistest.Start(t)
+	rdb := redis.NewClient(&redis.Options{Addr: redisServer.Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	for _, limit := range []int{1 << 30, math.MaxInt} {
+		local := semaphore(t, gotsem.Options{Limit: 1})
+		if _, err := local.Try(context.Background(), httpshed.LocalID); err != nil {
+			t.Fatal(err)
+		}
+		fleet := semaphore(t, gotsem.Options{Store: redisstore.New(rdb, "test:"), Limit: limit, StoreTimeout: 5 * time.Second})
+		shed := shedder(t, httpshed.Options{Semaphore: fleet, Local: local})
+		w := httptest.NewRecorder()
+		shed.Handler(http.HandlerFunc(picture)).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		if st := shed.Stats(); w.Code != http.StatusTooManyRequests || st.ServerFull != 1 {
+			t.Errorf("limit %d: %d, %+v", limit, w.Code, st)
 		}
 	}
 }
