@@ -41,6 +41,7 @@ type client struct {
 
 	reloaded atomic.Int64 // when the Cluster was last asked who serves what, Unix ms
 	left     leftBehind
+	meeting  meeting
 }
 
 const (
@@ -98,6 +99,7 @@ func newClient(rdb redis.UniversalClient) *client {
 		t.ClusterStateReloadInterval = 2 * time.Second
 		t.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 		twin := redis.NewClusterClient(&t)
+		twin.OnNewNode(func(node *redis.Client) { node.AddHook(askBriefly{}) })
 		foreign := o.OnConnect != nil || o.NewClient != nil || o.ClusterSlots != nil || o.CredentialsProvider != nil ||
 			o.CredentialsProviderContext != nil || o.StreamingCredentialsProvider != nil
 		return &client{UniversalClient: twin, inline: !foreign, cluster: true, told: o.ClusterSlots != nil, twin: twin}

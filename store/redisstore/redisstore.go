@@ -41,20 +41,21 @@ type Store struct {
 
 	head, shardHead string // of headers, after the first field; where waiters are woken by shard channels
 
-	start   time.Time // when an op is due is reckoned from it
-	calls   atomic.Uint64
-	swept   atomic.Int64
-	resent  resent
-	special atomic.Int64 // until then, Unix ns, bare calls name the keys of meta
-	clocks  clocks
-	ears    ears
-	pump    pump
-	doubts  doubts
-	ops     sync.Pool    // of *op
-	flights sync.Pool    // of *trip
-	grace   atomic.Int64 // ms, the longest that a request has brought along
-	durable durable
-	bad     error // why New's arguments cannot work
+	start    time.Time // when an op is due is reckoned from it
+	calls    atomic.Uint64
+	swept    atomic.Int64
+	resent   resent
+	special  atomic.Int64 // until then, Unix ns, bare calls name the keys of meta
+	clocks   clocks
+	ears     ears
+	pump     pump
+	batchers batchers // on a Cluster, instead of pump
+	doubts   doubts
+	ops      sync.Pool    // of *op
+	flights  sync.Pool    // of *trip
+	grace    atomic.Int64 // ms, the longest that a request has brought along
+	durable  durable
+	bad      error // why New's arguments cannot work
 
 	oneMarker string // the marker where there is one server
 
@@ -213,6 +214,15 @@ func (s *Store) due(budget time.Duration) time.Time {
 	return s.start.Add(time.Since(s.start) + budget) // time.Now reads two clocks
 }
 
+// do has o carried to its server, and waits for it: see pump.do.
+func (s *Store) do(ctx context.Context, o *op) (left bool, err error) {
+	p, err := s.pumpOf(ctx, o)
+	if err != nil {
+		return false, err
+	}
+	return p.do(ctx, o)
+}
+
 // free gives an operation back to the pool, unless it is still under way.
 func (s *Store) free(o *op, left bool) {
 	if left {
@@ -250,7 +260,7 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	if shard {
 		s.ears.shards.join(r.SlotID, o.names(s.prefix).shardChannel(s.token))
 	}
-	left, err := s.pump.do(ctx, o)
+	left, err := s.do(ctx, o)
 	var d store.Decision
 	if !left {
 		d = o.decision
@@ -287,10 +297,10 @@ func (s *Store) Release(ctx context.Context, r *store.Release) (bool, error) {
 	}
 	s.giveBackTwice(o)
 	if o.async = r.Async; o.async != nil {
-		s.pump.enqueue(o)
+		s.pumpNow(o).enqueue(o)
 		return false, nil
 	}
-	left, err := s.pump.do(ctx, o)
+	left, err := s.do(ctx, o)
 	freed := !left && o.freed
 	s.free(o, left)
 	return freed, err
@@ -306,7 +316,7 @@ func (s *Store) giveBackTwice(o *op) {
 	s.resent.released(o.slot, func() {
 		o := s.op(again.verb, again.id, again.slot, again.budget)
 		o.grace, o.async = again.grace, func(_, _ string, _ error) {}
-		s.pump.enqueue(o)
+		s.pumpNow(o).enqueue(o)
 	})
 }
 
@@ -335,7 +345,7 @@ func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
 			}
 			wait.Done()
 		}
-		s.pump.enqueue(o)
+		s.pumpNow(o).enqueue(o)
 	}
 	wait.Wait() // every trip ends with its budget
 	return out
