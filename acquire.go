@@ -171,7 +171,7 @@ func (s *Semaphore) settle(ctx context.Context, r *store.Request) (*Lease, error
 		}
 		lease := s.lease(ctx, r, d, sent)
 		if lease.trusted(now) {
-			s.keep(lease)
+			s.keep(lease, now)
 			return lease, nil
 		}
 		// The process stood still for as long as the grant was good.

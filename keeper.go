@@ -65,18 +65,21 @@ func (k *keeper) listOf(slotID string) *leaseList {
 }
 
 // add has l renewed from now on. It returns false if the keeper was closed.
-func (k *keeper) add(l *Lease) bool {
+func (k *keeper) add(l *Lease, now time.Duration) bool {
 	// Counted from the asking, which the trust tells: a lease that was taken over in an
 	// outage is older than it is ours. With up to a tenth of jitter, so that what was
 	// taken together does not stay together in all processes.
 	asked := time.Duration(l.trust.Load()) - (k.sem.opt.TTL - margin(k.sem.opt.TTL))
 	if l.local.Load() {
-		asked = k.sem.now()
+		asked = now
 	}
 	due := asked + k.every - rand.N(k.every/10+1)
-	brief := l.brief // it is the keeper's from here on
-	if brief {
-		due = (k.sem.now() + briefAfter + briefTogether).Truncate(briefTogether)
+	soon := l.brief // it is the keeper's from here on
+	switch {
+	case soon:
+		due = (now + briefAfter + briefTogether).Truncate(briefTogether)
+	case now-asked > k.every/4: // long on its way, and so may its renewal be
+		due, soon = now, true
 	}
 	list := k.list(l)
 	list.mu.Lock()
@@ -86,7 +89,7 @@ func (k *keeper) add(l *Lease) bool {
 		k.remove(l)
 		return false
 	}
-	if k.start(); brief && due < time.Duration(k.wakes.Load()) {
+	if k.start(); soon && due < time.Duration(k.wakes.Load()) {
 		k.wake()
 	}
 	return true
@@ -169,29 +172,42 @@ func (k *keeper) wake() {
 	}
 }
 
-func (k *keeper) run() {
-	timer := time.NewTimer(k.every)
+func (k *keeper) run() { k.loop(0, k.sem.closing) }
+
+// loop looks after the leases, at first after sleep. What is due then it sends itself,
+// and leaves the loop to a goroutine that it starts: between the timer and the sending
+// there is no other that must be scheduled first, as on a machine that is busy.
+func (k *keeper) loop(sleep time.Duration, closing <-chan struct{}) {
+	timer := time.NewTimer(sleep)
 	defer timer.Stop()
-	closing := k.sem.closing
 	for {
-		k.wakes.Store(int64(forever)) // what comes during the round may be missed by it
-		next, some := k.round()
-		if !some || k.closed.Load() {
-			k.running.Store(false)
-			if k.closed.Load() || k.empty() || !k.running.CompareAndSwap(false, true) {
-				return
-			}
-			continue // a lease came while the keeper was leaving
-		}
-		next = max(next, time.Millisecond)
-		k.wakes.Store(int64(k.sem.now() + next))
-		timer.Reset(next)
 		select {
 		case <-timer.C:
 		case <-k.nudge:
 		case <-closing:
 			closing = nil // Close has waiters to answer first: no spin meanwhile
 		}
+		k.wakes.Store(int64(forever)) // what comes during the round may be missed by it
+		next, some, send := k.round()
+		if !some || k.closed.Load() {
+			if send != nil {
+				go send()
+			}
+			k.running.Store(false)
+			if k.closed.Load() || k.empty() || !k.running.CompareAndSwap(false, true) {
+				return
+			}
+			timer.Reset(0)
+			continue // a lease came while the keeper was leaving
+		}
+		next = max(next, time.Millisecond)
+		k.wakes.Store(int64(k.sem.now() + next))
+		if send != nil {
+			go k.loop(next, closing)
+			send()
+			return
+		}
+		timer.Reset(next)
 	}
 }
 
@@ -210,8 +226,9 @@ func (k *keeper) empty() bool {
 }
 
 // round sends off what is due, ends what is over, and returns how long until
-// something is due again; some is false if no lease is kept.
-func (k *keeper) round() (next time.Duration, some bool) {
+// something is due again; some is false if no lease is kept. The first batch is left to
+// the caller: send, if not nil.
+func (k *keeper) round() (next time.Duration, some bool, send func()) {
 	now := k.sem.now()
 	next = k.every
 	var due, brief []*Lease // what is brief goes first: it has the least time
@@ -259,17 +276,22 @@ func (k *keeper) round() (next time.Duration, some bool) {
 			n := min(len(due), renewBatch)
 			batch := due[:n:n]
 			due = due[n:]
-			go func() {
+			fly := func() {
 				defer k.land(server)
 				k.renew(batch)
-			}()
+			}
+			if send == nil {
+				send = fly
+			} else {
+				go fly()
+			}
 		}
 		for _, l := range due { // as many as may be are under way; they are still due when one ends
 			k.settle(l, now, nil)
 			next = k.tick
 		}
 	}
-	return next, some
+	return next, some, send
 }
 
 // byServer parts leases by who keeps them, in their order.

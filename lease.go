@@ -67,10 +67,10 @@ func (s *Semaphore) lease(ctx context.Context, r *store.Request, d store.Decisio
 }
 
 // keep has a new lease renewed.
-func (s *Semaphore) keep(l *Lease) {
+func (s *Semaphore) keep(l *Lease, now time.Duration) {
 	s.stats.granted.Add(1)
 	s.stats.held.Add(1)
-	if !s.keeper.add(l) { // closed meanwhile
+	if !s.keeper.add(l, now) { // closed meanwhile
 		l.end(ended)
 		s.keeper.giveBack(l)
 	}

@@ -318,7 +318,7 @@ func (s *Semaphore) admitted(lease *Lease, began time.Duration, inLine bool) {
 	if inLine {
 		s.stats.waited(s.now() - began)
 	}
-	s.keep(lease)
+	s.keep(lease, s.now())
 }
 
 // owes is what is owed for a place: while the store does not answer, nobody waits until

@@ -110,7 +110,7 @@ func (l *local) admit(ctx context.Context, r *store.Request) *Lease {
 	if old := s.guard.later.take(r.ID, r.Weight, s.now()); old != nil {
 		lease := &Lease{sem: s, id: old.id, slotID: old.slotID, weight: old.weight, limit: old.limit, fence: old.fence, parent: ctx}
 		lease.trust.Store(old.trust.Load())
-		s.keep(lease)
+		s.keep(lease, s.now())
 		return lease
 	}
 	l.mu.Lock()
@@ -124,7 +124,7 @@ func (l *local) admit(ctx context.Context, r *store.Request) *Lease {
 	lease := &Lease{sem: s, id: r.ID, slotID: s.slotID(), weight: r.Weight, limit: r.Limit, parent: ctx}
 	lease.local.Store(true)
 	lease.trust.Store(int64(forever))
-	s.keep(lease)
+	s.keep(lease, s.now())
 	return lease
 }
 

@@ -19,6 +19,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"net"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -27,6 +29,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/ashfaqjani916/gotsem/store"
 )
@@ -117,6 +120,10 @@ const defaultBudget = 5 * time.Second
 func New(rdb redis.UniversalClient, prefix string, opts ...Option) *Store {
 	var random [12]byte
 	_, _ = rand.Read(random[:]) // crypto/rand.Read never fails
+	missing := isNil(rdb)
+	if missing { // something to ask for its options; every call is refused before it
+		rdb = redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errNoClient }})
+	}
 	s := &Store{prefix: prefix, client: newClient(rdb), start: time.Now(), token: base64.RawURLEncoding.EncodeToString(random[:])}
 	s.head, s.shardHead = fmt.Sprintf(" 0 %s ", s.token), fmt.Sprintf(" 1 %s ", s.token)
 	s.bySlot.Store(s.client.cluster && !s.client.told)
@@ -132,7 +139,10 @@ func New(rdb redis.UniversalClient, prefix string, opts ...Option) *Store {
 	s.flights.New = func() any { return new(trip) }
 	s.oneMarker = markerKey(prefix, false, 0)
 	s.guardKeys()
-	if isRing(rdb) {
+	switch {
+	case missing:
+		s.bad = errNoClient
+	case isRing(rdb):
 		s.bad = errRing
 	}
 	if twin := s.client.twin; twin != nil {
@@ -145,6 +155,14 @@ func New(rdb redis.UniversalClient, prefix string, opts ...Option) *Store {
 // Err says why the arguments of New cannot work, or is nil. It is what every call
 // answers then, a store.ErrConfig.
 func (s *Store) Err() error { return s.bad }
+
+var errNoClient = fmt.Errorf("%w: the client is nil: make one with redis.NewClient", store.ErrConfig)
+
+// isNil also knows a nil *redis.Client in an interface.
+func isNil(rdb redis.UniversalClient) bool {
+	v := reflect.ValueOf(rdb)
+	return rdb == nil || v.Kind() == reflect.Pointer && v.IsNil()
+}
 
 var errRing = fmt.Errorf("%w: a redis.Ring cannot keep slots: when a shard dies it moves ids to another, which knows nothing of their holders. "+
 	"Use a single server, Sentinel or a Cluster; or one store per server, and choose among them by id", store.ErrConfig)
@@ -437,7 +455,12 @@ func (s *Store) Probe(ctx context.Context, id string) error {
 
 // OnWake implements store.Waker. The subscription lives as long as somebody wants
 // to be woken.
-func (s *Store) OnWake(wake func(store.Word)) (stop func()) { return s.ears.add(wake) }
+func (s *Store) OnWake(wake func(store.Word)) (stop func()) {
+	if s.bad != nil { // nothing will ever be granted
+		return func() {}
+	}
+	return s.ears.add(wake)
+}
 
 // IDs implements store.Lister. It scans the whole keyspace of each master, a
 // thousand keys at a time.
