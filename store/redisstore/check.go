@@ -275,7 +275,7 @@ func (c *checker) push(ctx context.Context) error {
 		}
 		switch {
 		case isConfig(err):
-			c.say("push", false, "subscribing failed, so that waiters are woken by their polls only, within a second: %v", err)
+			c.say("push", false, "subscribing to %s failed, so that waiters are woken by their polls only, within a second (the user needs +subscribe and the channels &gotsem:*): %v", channel, err)
 			return nil
 		case err != nil && !isTimeout(err):
 			return err

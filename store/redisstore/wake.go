@@ -20,6 +20,7 @@ const (
 	deafAfter  = 3 * time.Second // without a word, pongs included, a subscription is given up
 	lingerFor  = 10 * time.Second
 	retryAfter = 100 * time.Millisecond // a subscription that failed
+	retryMax   = time.Minute            // one that is refused, each time twice as long
 )
 
 // ears hear whom to wake. On a single server and with Sentinel a process has one
@@ -32,7 +33,8 @@ const (
 type ears struct {
 	client   *client
 	token    string
-	doubting bool // grants are not passed on: a waiter must ask, since more than the grant is needed
+	refusals atomic.Int32 // of subscriptions, one after the other
+	doubting bool         // grants are not passed on: a waiter must ask, since more than the grant is needed
 
 	callbacks atomic.Pointer[[]*func(store.Word)]
 
@@ -132,8 +134,20 @@ func (e *ears) listen(ctx context.Context, subscribe func() (*redis.PubSub, erro
 			return
 		}
 		e.client.lookAround(err)
-		pause(ctx, retryAfter)
+		pause(ctx, e.retryIn(err))
 	}
+}
+
+// retryIn is how long to wait after a subscription failed. What Redis refuses, such as a
+// user without the right to the channel, it will refuse again: the pause grows, so that
+// a process does not connect ten times a second for ever. Check says what is missing, and
+// waiters are woken by their polls.
+func (e *ears) retryIn(err error) time.Duration {
+	if !isConfig(err) {
+		return retryAfter
+	}
+	n := min(e.refusals.Add(1)-1, 16)
+	return min(retryAfter<<n, retryMax)
 }
 
 // pause waits for d, or until ctx is over.
@@ -182,6 +196,7 @@ func (e *ears) hear(ctx context.Context, ps *redis.PubSub) error {
 		case *redis.Subscription:
 			switch m.Kind {
 			case "subscribe", "ssubscribe":
+				e.refusals.Store(0)
 				e.tell(store.Word{})
 			case "sunsubscribe":
 				if e.shards.wants(m.Channel) {
@@ -354,13 +369,13 @@ func (s *shardEars) subscribe(ctx context.Context, node *redis.Client, channel s
 		if first {
 			_ = n.ps.Close()
 		}
-		s.lost(n)
+		s.lost(n, err)
 		return
 	}
 	if first {
 		s.ears.done.Go(func() {
-			s.ears.listen(n.ctx, func() (*redis.PubSub, error) { return n.ps, nil }, func(error) bool {
-				s.lost(n)
+			s.ears.listen(n.ctx, func() (*redis.PubSub, error) { return n.ps, nil }, func(err error) bool {
+				s.lost(n, err)
 				return false
 			})
 		})
@@ -368,7 +383,8 @@ func (s *shardEars) subscribe(ctx context.Context, node *redis.Client, channel s
 }
 
 // lost places the channels of a subscription that ended anew.
-func (s *shardEars) lost(n *shardNode) {
+func (s *shardEars) lost(n *shardNode, err error) {
+	after := s.ears.retryIn(err)
 	s.ears.client.lookAround(context.DeadlineExceeded)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -379,7 +395,7 @@ func (s *shardEars) lost(n *shardNode) {
 	n.cancel()
 	for channel := range n.channels {
 		if c := s.channels[channel]; c != nil && c.node == n {
-			s.place(channel, c, retryAfter) // the Cluster is being asked who serves it now
+			s.place(channel, c, after) // the Cluster is being asked who serves it now
 		}
 	}
 }

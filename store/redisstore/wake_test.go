@@ -210,3 +210,26 @@ func TestListeningEnds(t *testing.T) {
 		})
 	}
 }
+
+// A user without the right to the channel is refused each time: the store asks less and
+// less often, and hears again when the right is given.
+func TestRefusedSubscriptionIsRetriedLessAndLess(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	command(t, srv, "ACL", "SETUSER", "mute", "on", "nopass", "+@all", "~*", "resetchannels")
+	e := listening(t, srv.Client(func(o *redis.Options) { o.Username, o.Password = "mute", "x" }))
+	soon(t, "four refusals", func() bool { return e.ears.refusals.Load() >= 4 })
+	for _, want := range []time.Duration{1600 * time.Millisecond, 3200 * time.Millisecond} {
+		e.ears.refusals.CompareAndSwap(3, 4)
+		if got := e.ears.retryIn(proto("NOPERM this user has no permissions")); got < want {
+			t.Errorf("the next pause is %v, want %v at least", got, want)
+		}
+	}
+	if got := e.ears.retryIn(errTimeout); got != retryAfter {
+		t.Errorf("after a break the pause is %v, want %v", got, retryAfter)
+	}
+	e.ears.refusals.Store(100)
+	if got := e.ears.retryIn(proto("NOPERM")); got != retryMax {
+		t.Errorf("the longest pause is %v, want %v", got, retryMax)
+	}
+}
