@@ -13,7 +13,7 @@ import (
 // A call that was sent later is answered first: the header of the earlier one was
 // then not one that the scripts can read, since it said "-3 ms ago".
 func TestHeaderOfACallThatWasOvertaken(t *testing.T) {
-	s := &Store{head: " 0 token "}
+	s := &Store{client: &client{}, head: " 0 token "}
 	sent := time.Now()
 	s.clocks.read(7, 1_700_000_000_000, sent.Add(3*time.Millisecond), sent.Add(4*time.Millisecond), false)
 	h := *s.header(&call{place: place{slot: 7}, strict: true, sent: sent})

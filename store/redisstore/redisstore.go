@@ -48,6 +48,8 @@ type Store struct {
 	calls    atomic.Uint64
 	swept    atomic.Int64
 	resent   resent
+	longest  atomic.Int64 // ms, the longest grace of those who use the prefix
+	learned  atomic.Int64 // when that was learned, Unix ns
 	special  atomic.Int64 // until then, Unix ns, bare calls name the keys of meta
 	clocks   clocks
 	ears     ears
@@ -266,13 +268,13 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	o := s.op(acquire, r.ID, r.SlotID, r.Budget)
 	o.weight, o.limit, o.queue, o.ticket = int64(r.Weight), int64(r.Limit), int64(r.Queue), int64(r.Ticket)
 	o.ttl = r.TTL.Milliseconds()
-	o.bare, o.fresh, o.owner, o.grace = r.Bare, r.Fresh, r.Owner, r.Grace.Milliseconds()
+	o.bare, o.fresh, o.owner, o.grace = r.Bare, r.Fresh, r.Owner, s.graces(r.Grace)
 	o.away = r.Away.Milliseconds()
 	if r.Bare && r.Weight == 1 && r.Queue <= 0 && o.grace == 0 {
 		o.verb = bare
 	}
-	if o.grace > s.grace.Load() {
-		s.grace.Store(o.grace)
+	if own := r.Grace.Milliseconds(); own > s.grace.Load() {
+		s.grace.Store(own)
 	}
 	shard := r.Queue > 0 && s.sharded()
 	if shard {
@@ -309,7 +311,7 @@ func (s *Store) Release(ctx context.Context, r *store.Release) (bool, error) {
 		s.ears.shards.leave(r.SlotID)
 	}
 	o := s.op(release, r.ID, r.SlotID, r.Budget)
-	o.grace = r.Grace.Milliseconds()
+	o.grace = s.graces(r.Grace)
 	if r.Bare && o.grace == 0 {
 		o.verb = bare
 	}
@@ -354,7 +356,7 @@ func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
 		}
 		o := s.op(renew, r.ID, r.SlotID, budget)
 		o.ttl, o.weight, o.limit, o.fence = r.TTL.Milliseconds(), int64(r.Weight), int64(r.Limit), int64(r.Fence)
-		o.trust, o.grace, o.owner, o.put = r.Trust.Milliseconds(), r.Grace.Milliseconds(), r.Owner, r.Register
+		o.trust, o.grace, o.owner, o.put = r.Trust.Milliseconds(), s.graces(r.Grace), r.Owner, r.Register
 		o.away = r.Away.Milliseconds()
 		wait.Add(1)
 		o.async = func(_, _ string, err error) {
@@ -405,7 +407,7 @@ func (s *Store) Holders(ctx context.Context, id string) ([]store.Holder, error) 
 
 // Clear implements store.Store.
 func (s *Store) Clear(ctx context.Context, c store.Clear) (int, error) {
-	reply, err := s.run(ctx, clearScript, c.ID, s.grace.Load(), c.SlotID, min(max(c.TTL, time.Millisecond), store.MaxTTL).Milliseconds())
+	reply, err := s.run(ctx, clearScript, c.ID, s.graces(time.Duration(s.grace.Load())*time.Millisecond), c.SlotID, min(max(c.TTL, time.Millisecond), store.MaxTTL).Milliseconds())
 	if err != nil {
 		return 0, err
 	}
@@ -428,7 +430,7 @@ func (s *Store) SetLimit(ctx context.Context, id string, limit int) error {
 func (s *Store) ResetLimit(ctx context.Context, id string) error { return s.limit(ctx, id, "") }
 
 func (s *Store) limit(ctx context.Context, id string, limit any) error {
-	reply, err := s.run(ctx, limitScript, id, s.grace.Load(), limit)
+	reply, err := s.run(ctx, limitScript, id, s.graces(time.Duration(s.grace.Load())*time.Millisecond), limit)
 	if err != nil {
 		return err
 	}

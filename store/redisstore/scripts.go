@@ -45,6 +45,8 @@ var (
 	probeText string
 	//go:embed scripts/alone.lua
 	aloneText string
+	//go:embed scripts/grace.lua
+	graceText string
 	//go:embed scripts/look.lua
 	lookText string
 

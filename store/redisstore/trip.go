@@ -555,6 +555,9 @@ func (s *Store) fly(ctx context.Context, t *trip) error {
 		// of the call was run.
 		err = s.send(ctx, t, again, true)
 	}
+	if err == nil {
+		s.learnGrace(ctx, t.calls)
+	}
 	// A script stops at the first id that it fails on, such as a key of another type.
 	// One caller's bad luck is its own: the ids of such a call are asked for one by
 	// one.

@@ -180,6 +180,7 @@ local function recovering(lossProven)
 		end
 		local lost = e[6] or 0
 		if loss then recovered, lost = GRACE, now end
+		if loss then call('HSET', E, 'longest', GRACE, 'said', now) end -- see grace.lua
 		-- The plain case in acquire.lua does not know of the floor: a stamp that is older
 		-- than a second keeps it away.
 		late = floor > 0 and 1001 or 0
