@@ -53,6 +53,9 @@ var imports = map[string]struct {
 		forbidden: []string{"testing"},
 		reason:    "it is for tests, and needs of them only what can be said in an interface",
 	},
+	module + "/internal/integration": {
+		reason: "it has no code but tests",
+	},
 	module + "/internal/redisurl": {
 		allowed:   []string{"github.com/redis/go-redis/v9"},
 		forbidden: []string{"testing"},

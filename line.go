@@ -208,7 +208,7 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan sto
 	for {
 		sent := s.now()
 		r.Away = s.local.cutOff(r.ID)
-		d, err := s.guard.acquire(ctx, r)
+		d, cut, err := s.poll(ctx, r, ends-sent, inLine || away != nil)
 		if err == nil {
 			answered = sent
 			s.local.learn(r, d, s.now())
@@ -217,6 +217,9 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan sto
 			doubt = doubt || asked(err)
 			if doubt || inLine {
 				owed = unknown
+			}
+			if cut && over(ctx) == nil {
+				return nil, owed, s.waitedTooLong(r, last, s.now()-began, away)
 			}
 			if end := over(ctx); end != nil {
 				if !errors.Is(err, end) { // the store was found away in the same moment
@@ -328,6 +331,19 @@ func (s *Semaphore) owes(away error, place owing) owing {
 		return unknown
 	}
 	return place
+}
+
+// poll asks the store for r. Who has asked before asks within what is left of its
+// waiting; cut reports that there was no answer by the end of that.
+func (s *Semaphore) poll(ctx context.Context, r *store.Request, left time.Duration, again bool) (d store.Decision, cut bool, err error) {
+	if !again || left >= s.opt.StoreTimeout {
+		d, err = s.guard.acquire(ctx, r)
+		return d, false, err
+	}
+	bounded, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	d, err = s.guard.acquire(bounded, r)
+	return d, err != nil && over(bounded) != nil, err
 }
 
 // waitedTooLong is how a wait ends after its MaxWait. d is what the store said last. It

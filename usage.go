@@ -74,13 +74,13 @@ func (s *Semaphore) Holders(ctx context.Context, id string) ([]Holder, error) {
 
 // IDs lists the ids that are held at the moment, in no order; one may come twice
 // if the store changes meanwhile. It walks over all that the store keeps, a piece
-// at a time, and is not bounded by StoreTimeout but by ctx.
+// at a time, for as long as ctx allows; each piece takes StoreTimeout at most.
 func (s *Semaphore) IDs(ctx context.Context) iter.Seq2[string, error] {
 	l, ok := s.opt.Store.(store.Lister)
 	if !ok {
 		return func(yield func(string, error) bool) { yield("", s.cannot("list ids")) }
 	}
-	return l.IDs(ctx)
+	return l.IDs(store.WithPageTimeout(ctx, s.opt.StoreTimeout))
 }
 
 // SetLimit sets the limit of id for every process that shares the store. It wins

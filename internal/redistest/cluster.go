@@ -132,14 +132,20 @@ func (c *Cluster) Nodes() []*Server { return slices.Clone(c.nodes) }
 // name a node name its relay. With an identity clients speak TLS.
 func (c *Cluster) Relays(identity *Identity) []*Relay {
 	c.tb.Helper()
+	return c.RelaysFor(c.tb, identity)
+}
+
+// RelaysFor is Relays for a part of a test: they end with tb.
+func (c *Cluster) RelaysFor(tb TB, identity *Identity) []*Relay {
+	tb.Helper()
 	relays := make([]*Relay, len(c.nodes))
 	addresses := make(map[string]string)
 	for i, node := range c.nodes {
-		relays[i] = NewTLSRelay(c.tb, node.Addr(), identity)
+		relays[i] = NewTLSRelay(tb, node.Addr(), identity)
 		_, port, _ := net.SplitHostPort(relays[i].Addr())
 		from, to := ":"+strconv.Itoa(node.port), ":"+port
 		if len(from) != len(to) {
-			c.tb.Fatalf("redistest: a relay at port %s cannot stand for port %d: the numbers are not as long", port, node.port)
+			tb.Fatalf("redistest: a relay at port %s cannot stand for port %d: the numbers are not as long", port, node.port)
 		}
 		addresses[from] = to
 	}

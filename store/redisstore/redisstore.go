@@ -472,41 +472,67 @@ func (s *Store) IDs(ctx context.Context) iter.Seq2[string, error] {
 			yield("", s.bad)
 			return
 		}
-		more := true
-		scan := func(ctx context.Context, node redis.Cmdable) error {
-			for cursor := uint64(0); more; {
-				page, next, err := node.ScanType(ctx, cursor, globEscape(s.prefix)+"*", 1000, "zset").Result()
-				if err != nil {
-					return err
-				}
-				ids, err := s.held(ctx, node, page)
-				if err != nil {
-					return err
-				}
-				for _, id := range ids {
-					if more = more && yield(id, nil); !more {
-						return nil
-					}
-				}
-				if cursor = next; cursor == 0 {
-					return nil
-				}
+		nodes, err := page(ctx, s.client, s.masters)
+		for at := 0; err == nil && at < len(nodes); at++ {
+			more := true
+			if more, err = s.scan(ctx, nodes[at], yield); !more {
+				return
 			}
-			return nil
 		}
-		var err error
-		if cl, ok := s.client.UniversalClient.(*redis.ClusterClient); ok {
-			var one sync.Mutex // masters are visited at the same time; yield is not for that
-			err = cl.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
-				one.Lock()
-				defer one.Unlock()
-				return scan(ctx, node)
-			})
-		} else {
-			err = scan(ctx, s.client)
-		}
-		if err != nil && more {
+		if err != nil {
 			yield("", classify(err))
+		}
+	}
+}
+
+// page asks for one page of a list, for as long as ctx allows for one.
+func page[T any](ctx context.Context, c *client, ask func(context.Context) (T, error)) (T, error) {
+	bounded, cancel := context.WithTimeout(ctx, store.PageTimeout(ctx, defaultBudget))
+	defer cancel()
+	return aside(bounded, &c.left, ask, nil)
+}
+
+// masters returns the nodes that keep keys.
+func (s *Store) masters(ctx context.Context) (nodes []redis.Cmdable, err error) {
+	cluster, ok := s.client.UniversalClient.(*redis.ClusterClient)
+	if !ok {
+		return []redis.Cmdable{s.client}, nil
+	}
+	var one sync.Mutex
+	err = cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
+		one.Lock()
+		defer one.Unlock()
+		nodes = append(nodes, node)
+		return nil
+	})
+	return nodes, err
+}
+
+// scan yields the ids that node keeps; more is false if yield wants no more.
+func (s *Store) scan(ctx context.Context, node redis.Cmdable, yield func(string, error) bool) (more bool, err error) {
+	cursor := uint64(0)
+	for {
+		ids, err := page(ctx, s.client, func(ctx context.Context) ([]string, error) {
+			keys, next, err := node.ScanType(ctx, cursor, globEscape(s.prefix)+"*", 1000, "zset").Result()
+			if err != nil {
+				return nil, err
+			}
+			ids, err := s.held(ctx, node, keys)
+			if err == nil { // what was left behind does not come here
+				cursor = next
+			}
+			return ids, err
+		})
+		if err != nil {
+			return true, err
+		}
+		for _, id := range ids {
+			if !yield(id, nil) {
+				return false, nil
+			}
+		}
+		if cursor == 0 {
+			return true, nil
 		}
 	}
 }
