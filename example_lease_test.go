@@ -39,7 +39,6 @@ func ExampleNew_options() {
 	// Output:
 	// gotsem: Options.Limit is 0: give the number of slots per id, at least 1 (or a LimitFunc)
 	// gotsem: Options.TTL is 1ms: at least 200ms, so that a lease can be renewed in time
-	// gotsem: Options.StoreTimeout is 250ms: between 0 and the TTL (1ms), since a lease must outlive the call that asks for it
 }
 
 // A quick no, with the numbers.

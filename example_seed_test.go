@@ -164,6 +164,7 @@ func ExampleAcquireResult_FailedOpen() {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nobody is there
 	defer func() { _ = rdb.Close() }()
 	sem := gotsem.NewGotsem(rdb, "sem:", 100*time.Millisecond, 10, nil, nil)
+	defer func() { _ = sem.Close() }() // no need, but that it would look for Redis for a minute
 
 	result := sem.TryAcquire(context.Background(), "project-1")
 	fmt.Println(result.Acquired, result.FailedOpen(), result.Active)
