@@ -45,13 +45,15 @@ func Main(m interface{ Run() int }) {
 	os.Exit(code)
 }
 
-// others returns the stacks of the goroutines that are not among before, once none is
-// left or patience is over.
+// others returns the stacks of the goroutines that are neither among before nor were
+// started by those, once none is left or patience is over: what an earlier test's client
+// still does is not this test's.
 func others(before map[string]string) (left []string) {
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		left = nil
-		for id, stack := range goroutines() {
-			if _, was := before[id]; !was {
+		now := goroutines()
+		for id, stack := range now {
+			if !from(id, now, before) {
 				left = append(left, stack)
 			}
 		}
@@ -59,6 +61,20 @@ func others(before map[string]string) (left []string) {
 			return left
 		}
 	}
+}
+
+// from reports whether a goroutine, or one that it descends from, is among before.
+func from(id string, now, before map[string]string) bool {
+	for id != "" {
+		if _, was := before[id]; was {
+			return true
+		}
+		_, id, _ = strings.Cut(now[id], " in goroutine ") // created by f in goroutine 12
+		if id != "" {
+			id, _, _ = strings.Cut("goroutine "+id, "\n")
+		}
+	}
+	return false
 }
 
 // goroutines returns the stacks of all goroutines but the caller's and those of package
