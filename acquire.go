@@ -34,14 +34,14 @@ func Weight(n int) Option { return Option{kind: optWeight, weight: n} }
 // or less: not at all.
 func MaxWait(d time.Duration) Option { return Option{kind: optMaxWait, maxWait: d} }
 
-// wishes are the options of one call, put together.
-type wishes struct {
+// callOptions are the options of one call, put together.
+type callOptions struct {
 	weight  int
 	maxWait time.Duration // math.MaxInt64: as long as ctx allows
 }
 
-func wishesOf(opts []Option) wishes {
-	w := wishes{weight: 1, maxWait: math.MaxInt64}
+func callOptionsOf(opts []Option) callOptions {
+	w := callOptions{weight: 1, maxWait: math.MaxInt64}
 	for _, o := range opts {
 		switch o.kind {
 		case optWeight:
@@ -59,7 +59,7 @@ func wishesOf(opts []Option) wishes {
 // No room is a *FullError (ErrFull); ErrTooHeavy, ErrUnavailable (by the outage
 // policy), ErrRecovering, ErrClosed and the ctx's own error are the others.
 func (s *Semaphore) Try(ctx context.Context, id string, opts ...Option) (*Lease, error) {
-	w := wishesOf(opts)
+	w := callOptionsOf(opts)
 	if s.known != nil && !s.closed.Load() && ctx.Err() == nil {
 		if full := s.known.full(id, w.weight); full != nil {
 			s.stats.refused.Add(1)
@@ -144,7 +144,7 @@ func (s *Semaphore) request(id string, weight, limit int) *request {
 	r := s.requests.Get().(*request)
 	r.Request = store.Request{} // and then field by field, in place: see redisstore's free
 	r.ID, r.SlotID, r.Weight, r.Limit = id, r.ids.next(), weight, limit
-	r.TTL, r.Owner, r.Grace, r.Away, r.Fresh = s.opt.TTL, s.owner, s.opt.Grace, s.local.cutOff(id), true
+	r.TTL, r.Owner, r.Grace, r.OutageFor, r.FirstAttempt = s.opt.TTL, s.owner, s.opt.Grace, s.local.cutOff(id), true
 	return r
 }
 

@@ -29,9 +29,9 @@ type backlog struct {
 	ttl   time.Duration
 
 	mu      sync.Mutex
-	owed    map[string]*debt // by slot id
-	queue   debtQueue        // those of them that nobody is giving back right now
-	workers int              // goroutines that are giving back
+	owed    map[string]*pendingRelease // by slot id
+	queue   debtQueue                  // those of them that nobody is giving back right now
+	workers int                        // goroutines that are giving back
 	running bool
 	wakes   time.Duration // when the goroutine looks by itself
 	nudge   chan struct{} // it must look now
@@ -46,7 +46,7 @@ type backlog struct {
 	cancel context.CancelFunc
 }
 
-type debt struct {
+type pendingRelease struct {
 	id, slotID string
 	due, until time.Duration
 	index      int    // in the queue; -1: not there
@@ -56,7 +56,7 @@ type debt struct {
 
 func (b *backlog) init(g *guard, ttl time.Duration) {
 	b.guard, b.ttl = g, ttl
-	b.owed = make(map[string]*debt)
+	b.owed = make(map[string]*pendingRelease)
 	b.nudge = make(chan struct{}, 1)
 	b.complained = -logEvery
 	b.ctx, b.cancel = context.WithCancel(context.Background())
@@ -64,10 +64,10 @@ func (b *backlog) init(g *guard, ttl time.Duration) {
 
 // add owes the store a release.
 func (b *backlog) add(id, slotID string, doubtful bool) {
-	b.put(&debt{id: id, slotID: slotID, doubtful: doubtful})
+	b.put(&pendingRelease{id: id, slotID: slotID, doubtful: doubtful})
 }
 
-func (b *backlog) put(d *debt) {
+func (b *backlog) put(d *pendingRelease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.guard.now()
@@ -87,7 +87,7 @@ func (b *backlog) put(d *debt) {
 
 // dropped counts a slot for which there is no room, and says so once in a while. mu is
 // held.
-func (b *backlog) dropped(d *debt, now time.Duration) {
+func (b *backlog) dropped(d *pendingRelease, now time.Duration) {
 	b.guard.stats.leftToLapse.Add(1)
 	b.since++
 	if now-b.complained < logEvery {
@@ -118,7 +118,7 @@ func (b *backlog) wake() {
 }
 
 // forget takes d out. mu is held.
-func (b *backlog) forget(d *debt) {
+func (b *backlog) forget(d *pendingRelease) {
 	if b.owed[d.slotID] == d {
 		delete(b.owed, d.slotID)
 	}
@@ -214,7 +214,7 @@ func (b *backlog) work() {
 		if b.queue.Len() == 0 || b.queue[0].due > now {
 			break
 		}
-		d := heap.Pop(&b.queue).(*debt)
+		d := heap.Pop(&b.queue).(*pendingRelease)
 		lease := d.lease
 		d.lease = nil // the store may hear of the release from now on
 		ctx := b.ctx
@@ -229,7 +229,7 @@ func (b *backlog) work() {
 	}
 }
 
-func (b *backlog) settle(ctx context.Context, d *debt) (freed bool, err error) {
+func (b *backlog) settle(ctx context.Context, d *pendingRelease) (freed bool, err error) {
 	g := b.guard
 	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
@@ -237,7 +237,7 @@ func (b *backlog) settle(ctx context.Context, d *debt) (freed bool, err error) {
 }
 
 // settled says when d is due again, or forgets it. mu is held.
-func (b *backlog) settled(d *debt, lease *Lease, freed bool, err error) {
+func (b *backlog) settled(d *pendingRelease, lease *Lease, freed bool, err error) {
 	now := b.guard.now()
 	switch {
 	case b.owed[d.slotID] != d: // there is another of that slot id
@@ -307,7 +307,7 @@ func (b *backlog) close(ctx, whole context.Context) int {
 }
 
 // debtQueue is a heap: what is due first is at its head.
-type debtQueue []*debt
+type debtQueue []*pendingRelease
 
 func (q debtQueue) Len() int           { return len(q) }
 func (q debtQueue) Less(i, j int) bool { return q[i].due < q[j].due }
@@ -317,7 +317,7 @@ func (q debtQueue) Swap(i, j int) {
 }
 
 func (q *debtQueue) Push(x any) {
-	d := x.(*debt)
+	d := x.(*pendingRelease)
 	d.index = len(*q)
 	*q = append(*q, d)
 }

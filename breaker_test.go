@@ -253,7 +253,7 @@ func (p *parted) Acquire(ctx context.Context, r *store.Request) (store.Decision,
 	return p.of(r.ID).Acquire(ctx, r)
 }
 
-func (p *parted) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
+func (p *parted) Renew(ctx context.Context, rs []store.Renewal) []store.RenewResult {
 	for _, r := range rs {
 		if p.of(r.ID) != p.of(rs[0].ID) {
 			panic("renewals of two servers in one call")

@@ -31,7 +31,7 @@
 // # Reading order
 //
 // gotsem.go (what can be set), acquire.go (the front door), line.go (waiting),
-// lease.go and keeper.go (what you hold), outage.go, backlog.go and local.go (when
+// lease.go and renewer.go (what you hold), outage.go, backlog.go and local.go (when
 // the store is away), usage.go (looking in), seed.go (the small face: NewGotsem and
 // its five methods). Package store is the contract with the place that keeps the
 // slots, store/memstore its shortest full statement.

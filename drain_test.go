@@ -76,7 +76,7 @@ func TestRetryAfterGoesByALapseThatIsNear(t *testing.T) {
 		st := newShaky()
 		s := open(t, Options{Store: st, Limit: 1})
 		dead := open(t, Options{Store: st.Store, Limit: 1})
-		dead.keeper.remove(mustTry(t, dead, "id")) // as if its process was
+		dead.renewer.remove(mustTry(t, dead, "id")) // as if its process was
 		time.Sleep(DefaultTTL - 200*time.Millisecond)
 		if full := refused(t, s, "id"); full.RetryAfter != 200*time.Millisecond || full.NextLapse != full.RetryAfter {
 			t.Errorf("%+v", full)

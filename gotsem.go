@@ -100,10 +100,10 @@ type Options struct {
 	// millisecond, since the pause after an outage needs what keeps the grace.
 	Grace time.Duration
 
-	// HandOver has Release return at once: the slot is given back in the
+	// AsyncRelease has Release return at once: the slot is given back in the
 	// background, with the next trip to the store. A Try that follows right after
 	// may still find it taken.
-	HandOver bool
+	AsyncRelease bool
 
 	// Label says more about this process to whoever lists holders, beside its
 	// host and pid. At most 100 bytes.
@@ -177,18 +177,18 @@ func (o Options) validate() error {
 // Semaphore lets at most so many in at once, per id, across all processes that
 // share its store. Its methods are safe for concurrent use.
 type Semaphore struct {
-	opt    Options
-	start  time.Time // instants are kept as durations since then, monotonic
-	owner  string
-	limits *limits
-	guard  *guard
-	line   line
-	keeper keeper
-	opens  openLeases
-	local  *local
-	drains drains
-	known  *knownFull // nil: refusals are not believed
-	stats  stats
+	opt     Options
+	start   time.Time // instants are kept as durations since then, monotonic
+	owner   string
+	limits  *limits
+	guard   *guard
+	line    line
+	renewer renewer
+	opens   openLeases
+	local   *local
+	drains  drains
+	known   *knownFull // nil: refusals are not believed
+	stats   stats
 
 	requests sync.Pool // of *request
 	releases sync.Pool // of *store.Release
@@ -228,7 +228,7 @@ func newSemaphore(o Options) *Semaphore {
 	s.guard = newGuard(o.Store, o.StoreTimeout, o.TTL, o.Logger, &s.stats)
 	s.guard.grace = o.Grace
 	s.drains.seed = maphash.MakeSeed()
-	s.keeper.init(s)
+	s.renewer.init(s)
 	s.local = newLocal(s)
 	s.guard.back = s.local.back
 	if o.Outage == Local {
@@ -281,14 +281,14 @@ func (s *Semaphore) checkStore() {
 
 // woken is the store's hint that the standing of a slot id changed: a waiter looks
 // whether it has its grant, a lease is renewed to see whether it still is one.
-func (s *Semaphore) woken(w store.Word) {
+func (s *Semaphore) woken(w store.Wakeup) {
 	if w.SlotID == "" {
 		s.line.wakeAll()
 		return
 	}
 	id, waits := s.line.wake(w)
 	if !waits {
-		s.keeper.suspect(w.SlotID)
+		s.renewer.suspect(w.SlotID)
 	} else {
 		s.known.forget(id) // there was room: what is remembered is not true any more
 	}
@@ -348,11 +348,11 @@ func (s *Semaphore) Close() error {
 	defer stop()
 	// The leases first: those whose server answers are given back while others are
 	// waited for.
-	s.keeper.end()
+	s.renewer.end()
 	s.opens.close()
 	s.line.close(ctx)
-	s.keeper.wait(ctx)
-	left := s.guard.close(ctx, whole) + int(s.keeper.pending.Load())
+	s.renewer.wait(ctx)
+	left := s.guard.close(ctx, whole) + int(s.renewer.pending.Load())
 	s.waking.Do(func() {}) // no listening from here on
 	if s.stopWake != nil {
 		stopped := make(chan struct{})

@@ -247,7 +247,7 @@ func (s *shaky) do(ctx context.Context, verb, id string, budget time.Duration, f
 
 func (s *shaky) Acquire(ctx context.Context, r *store.Request) (d store.Decision, err error) {
 	err = s.do(ctx, "acquire", r.ID, r.Budget, func() (err error) {
-		if left := s.paused(r.Away); left > 0 {
+		if left := s.paused(r.OutageFor); left > 0 {
 			d = store.Decision{Outcome: store.Recovering, RetryIn: left}
 			return nil
 		}
@@ -260,16 +260,16 @@ func (s *shaky) Acquire(ctx context.Context, r *store.Request) (d store.Decision
 	return d, err
 }
 
-func (s *shaky) Renew(ctx context.Context, rs []store.Renewal) (out []store.Renewed) {
+func (s *shaky) Renew(ctx context.Context, rs []store.Renewal) (out []store.RenewResult) {
 	err := s.do(ctx, "renew", rs[0].ID, 0, func() error {
 		for _, r := range rs {
-			s.paused(r.Away)
+			s.paused(r.OutageFor)
 		}
 		out = s.Store.Renew(ctx, rs)
 		return nil
 	})
 	if err != nil {
-		out = slices.Repeat([]store.Renewed{{Err: err}}, len(rs))
+		out = slices.Repeat([]store.RenewResult{{Err: err}}, len(rs))
 	}
 	return out
 }

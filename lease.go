@@ -34,11 +34,11 @@ type Lease struct {
 	mu  sync.Mutex
 	ctx *leaseContext // made when asked for
 
-	// The keeper's.
+	// The renewer's.
 	prev, next *Lease
 	due        time.Duration // when to renew
 	again      time.Duration // not before, after a renewal that failed
-	kept       bool          // in one of the keeper's lists
+	kept       bool          // in one of the renewer's lists
 	brief      bool          // believed by word of its grant, and not renewed yet
 	renewing   chan struct{} // a renewal is under way; closed when it is answered
 	owed       bool          // to be given back once it is
@@ -70,9 +70,9 @@ func (s *Semaphore) lease(ctx context.Context, r *store.Request, d store.Decisio
 func (s *Semaphore) keep(l *Lease, now time.Duration) {
 	s.stats.granted.Add(1)
 	s.stats.held.Add(1)
-	if !s.keeper.add(l, now) { // closed meanwhile
+	if !s.renewer.add(l, now) { // closed meanwhile
 		l.end(ended)
-		s.keeper.giveBack(l)
+		s.renewer.giveBack(l)
 	}
 }
 
@@ -260,7 +260,7 @@ func (l *Lease) lose(why lossReason) {
 	case expired, restoredLate:
 		l.sem.stats.expired.Add(1)
 	}
-	l.sem.keeper.giveBack(l)
+	l.sem.renewer.giveBack(l)
 	l.sem.opt.Logger.Warn("gotsem: lease lost", "id", l.id, "why", why.String())
 }
 
@@ -291,12 +291,12 @@ func (l *Lease) Release(ctx context.Context) error {
 	// A renewal that is under way must not overtake the release. Waiting for it takes
 	// of the same budget.
 	budget := s.opt.StoreTimeout
-	if renewing := s.keeper.remove(l); renewing != nil {
+	if renewing := s.renewer.remove(l); renewing != nil {
 		if budget = s.await(renewing, budget); budget <= 0 {
 			s.local.ended(l)
 			s.stats.released.Add(1)
-			s.keeper.giveBack(l)
-			if s.opt.HandOver {
+			s.renewer.giveBack(l)
+			if s.opt.AsyncRelease {
 				return nil
 			}
 			return s.late(&unavailable{id: l.id, cause: errRenewing})
@@ -314,7 +314,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	*r = store.Release{ID: l.id, SlotID: l.slotID, Grace: s.opt.Grace, Budget: budget}
 	// Neither must one that was given up: then it is given back twice.
 	doubtful := l.doubtful.Load()
-	if s.opt.HandOver {
+	if s.opt.AsyncRelease {
 		s.guard.handOver(r)
 		if doubtful {
 			s.guard.later.add(l.id, l.slotID, true)
@@ -322,7 +322,7 @@ func (l *Lease) Release(ctx context.Context) error {
 		return nil
 	}
 	if _, err := s.guard.release(detached(ctx), r); err != nil {
-		d := &debt{id: l.id, slotID: l.slotID, doubtful: doubtful}
+		d := &pendingRelease{id: l.id, slotID: l.slotID, doubtful: doubtful}
 		if inStore && !asked(err) {
 			d.lease = l
 		}
@@ -340,7 +340,7 @@ var errRenewing = errors.New("a renewal that was under way was not answered in t
 // await waits for a renewal that is under way, for budget at most, and returns what is
 // left of that. Who hands the release over does not wait.
 func (s *Semaphore) await(renewing <-chan struct{}, budget time.Duration) (left time.Duration) {
-	if s.opt.HandOver {
+	if s.opt.AsyncRelease {
 		select {
 		case <-renewing:
 			return budget

@@ -687,7 +687,7 @@ func TestARefusalFromBeforeAReleaseWasBelieved(t *testing.T) {
 	for _, handOver := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			st := late{newShaky(), make(chan struct{}), make(chan struct{})}
-			s := open(t, Options{Store: st, Limit: 1, KnownFull: time.Hour, TTL: time.Hour, HandOver: handOver})
+			s := open(t, Options{Store: st, Limit: 1, KnownFull: time.Hour, TTL: time.Hour, AsyncRelease: handOver})
 			held := mustTry(t, s, "id")
 			got := make(chan error)
 			go func() {
@@ -745,7 +745,7 @@ func BenchmarkKnownFull(b *testing.B) {
 }
 
 // From a release to the next in line of the same process.
-func BenchmarkHandOver(b *testing.B) {
+func BenchmarkAsyncRelease(b *testing.B) {
 	s := open(b, Options{Limit: 1, Queue: 10})
 	ctx := context.Background()
 	b.ReportAllocs()
@@ -779,7 +779,7 @@ func registering(t *testing.T, s *Semaphore, st *shaky) (l *Lease, land func()) 
 			<-lands
 		}
 	})
-	s.keeper.suspect(l.slotID)
+	s.renewer.suspect(l.slotID)
 	<-asks
 	st.hooked(nil)
 	return l, sync.OnceFunc(func() { close(lands) })
@@ -823,14 +823,14 @@ func TestARegistrationThatWasGivenUpLeftAGhost(t *testing.T) {
 		s := open(t, Options{Store: st, Limit: 1})
 		l := mustTry(t, s, "id")
 		st.is(hangs, "renew")
-		s.keeper.suspect(l.slotID)
+		s.renewer.suspect(l.slotID)
 		time.Sleep(DefaultStoreTimeout)
 		synctest.Wait()
 		mustRelease(t, l)
 		time.Sleep(backlogAgain / 2)
 		late := s.renewal(l, s.now())
 		late.Register = true
-		if kept := st.Store.Renew(context.Background(), []store.Renewal{late})[0]; kept.Kept != store.PutBack {
+		if kept := st.Store.Renew(context.Background(), []store.Renewal{late})[0]; kept.Outcome != store.Restored {
 			t.Fatalf("%+v", kept)
 		}
 		time.Sleep(backlogAgain)
@@ -876,10 +876,10 @@ func TestReleaseWithARenewalUnderWayIsBounded(t *testing.T) {
 }
 
 // Who hands a release over does not wait for a renewal either.
-func TestHandOverDoesNotWaitForTheRenewalUnderWay(t *testing.T) {
+func TestAsyncReleaseDoesNotWaitForTheRenewalUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newShaky()
-		s := open(t, Options{Store: st, Limit: 1, HandOver: true})
+		s := open(t, Options{Store: st, Limit: 1, AsyncRelease: true})
 		l := mustTry(t, s, "id")
 		renewal := make(chan struct{})
 		st.hooked(func(verb, _ string) {

@@ -22,29 +22,29 @@ const pollAgain = 20 * time.Millisecond
 // line knows the waiters of this process, so that they can be woken.
 type line struct {
 	mu      sync.Mutex
-	waiters map[string]stander // by slot id
+	waiters map[string]waiter // by slot id
 	closed  bool
 	empty   chan struct{} // closed when a closed line has emptied
 }
 
-// stander is one who stands in line.
-type stander struct {
+// waiter is one who stands in line.
+type waiter struct {
 	id    string
-	woken chan store.Word // one fits in
+	woken chan store.Wakeup // one fits in
 }
 
 // join makes a waiter known. It returns nil if the line was closed.
-func (l *line) join(id, slotID string) chan store.Word {
-	woken := make(chan store.Word, 1)
+func (l *line) join(id, slotID string) chan store.Wakeup {
+	woken := make(chan store.Wakeup, 1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return nil
 	}
 	if l.waiters == nil {
-		l.waiters = make(map[string]stander)
+		l.waiters = make(map[string]waiter)
 	}
-	l.waiters[slotID] = stander{id, woken}
+	l.waiters[slotID] = waiter{id, woken}
 	return woken
 }
 
@@ -86,7 +86,7 @@ func (l *line) close(ctx context.Context) {
 
 // wake passes a word to its waiter, and returns the id that it waits for. Without such
 // a waiter ok is false.
-func (l *line) wake(w store.Word) (id string, ok bool) {
+func (l *line) wake(w store.Wakeup) (id string, ok bool) {
 	l.mu.Lock()
 	waiter, ok := l.waiters[w.SlotID]
 	l.mu.Unlock()
@@ -96,7 +96,7 @@ func (l *line) wake(w store.Word) (id string, ok bool) {
 	return waiter.id, ok
 }
 
-func (s stander) tell(w store.Word) {
+func (s waiter) tell(w store.Wakeup) {
 	select {
 	case s.woken <- w:
 	default: // it has not looked since the last one, and asks
@@ -108,7 +108,7 @@ func (l *line) wakeAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, waiter := range l.waiters {
-		waiter.tell(store.Word{})
+		waiter.tell(store.Wakeup{})
 	}
 }
 
@@ -131,7 +131,7 @@ func (l *line) wakeAll() {
 // soon after it: a grant that the store sends is believed for [store.Claim] since the last
 // question, and then [Lease.Expires] is no later until its first renewal.
 func (s *Semaphore) Acquire(ctx context.Context, id string, opts ...Option) (*Lease, error) {
-	w := wishesOf(opts)
+	w := callOptionsOf(opts)
 	limit, err := s.check(ctx, id, w.weight)
 	if err != nil {
 		return nil, err
@@ -188,7 +188,7 @@ func (s *Semaphore) queue(limit int) int {
 // wait asks until there is an answer that ends the wait. owed is what the store may
 // still keep for r. That is not given back before the wait ends: what undoes a question
 // without an answer would undo the grant to the next one.
-func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan store.Word, maxWait time.Duration) (_ *Lease, owed owing, _ error) {
+func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan store.Wakeup, maxWait time.Duration) (_ *Lease, owed owing, _ error) {
 	began := s.now()
 	ends := time.Duration(math.MaxInt64)
 	if maxWait < ends-began {
@@ -207,7 +207,7 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan sto
 	}
 	for {
 		sent := s.now()
-		r.Away = s.local.cutOff(r.ID)
+		r.OutageFor = s.local.cutOff(r.ID)
 		d, cut, err := s.poll(ctx, r, ends-sent, inLine || away != nil)
 		if err == nil {
 			answered = sent
@@ -375,8 +375,8 @@ func unlessAway(err, away error) error {
 // grant went to the next. But it names the question before it, so that it is no older than that;
 // and so long the grant is kept for us. What is believed is a lease of that time: it
 // is renewed soon, unless it is released before.
-func (s *Semaphore) believe(ctx context.Context, r *store.Request, w store.Word, d store.Decision, sent time.Duration) *Lease {
-	if w.Fence == 0 || w.Asked == 0 || w.Asked != d.Asked || over(ctx) != nil || s.closed.Load() {
+func (s *Semaphore) believe(ctx context.Context, r *store.Request, w store.Wakeup, d store.Decision, sent time.Duration) *Lease {
+	if w.Fence == 0 || w.PollID == 0 || w.PollID != d.PollID || over(ctx) != nil || s.closed.Load() {
 		return nil
 	}
 	ttl := min(store.Claim, s.opt.TTL)

@@ -460,13 +460,13 @@ func TestAWakeUpForAll(t *testing.T) {
 		if w.answered() {
 			t.Fatal("nobody told it")
 		}
-		s.woken(store.Word{})
+		s.woken(store.Wakeup{})
 		w.holds(t)
 		if other.answered() {
 			t.Fatal("granted twice")
 		}
-		s.woken(store.Word{})
-		s.woken(store.Word{})
+		s.woken(store.Wakeup{})
+		s.woken(store.Wakeup{})
 	})
 }
 
@@ -669,18 +669,18 @@ func (s *telling) Acquire(ctx context.Context, r *store.Request) (store.Decision
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.n++
-		s.asked[r.SlotID], d.Asked = s.n, s.n
+		s.asked[r.SlotID], d.PollID = s.n, s.n
 	}
 	return d, err
 }
 
-func (s *telling) OnWake(wake func(store.Word)) (stop func()) {
-	return s.Store.OnWake(func(w store.Word) {
+func (s *telling) OnWake(wake func(store.Wakeup)) (stop func()) {
+	return s.Store.OnWake(func(w store.Wakeup) {
 		hs, _ := s.Holders(context.Background(), "id")
 		s.mu.Lock()
 		for _, h := range hs {
 			if h.SlotID == w.SlotID {
-				w.Fence, w.Limit, w.Asked = h.Fence, 1, s.asked[h.SlotID]
+				w.Fence, w.Limit, w.PollID = h.Fence, 1, s.asked[h.SlotID]
 			}
 		}
 		lost := s.lost
@@ -773,20 +773,20 @@ func TestWhatIsNotBelieved(t *testing.T) {
 		time.Sleep(time.Hour)
 		for _, c := range []struct {
 			name    string
-			word    store.Word
+			word    store.Wakeup
 			ago     time.Duration
 			believe bool
 		}{
-			{"a grant after the last asking", store.Word{Fence: 5, Limit: 1, Asked: 7}, 0, true},
-			{"a second after it", store.Word{Fence: 5, Limit: 1, Asked: 7}, time.Second, true},
-			{"a grant after another asking", store.Word{Fence: 5, Limit: 1, Asked: 6}, 0, false},
-			{"no grant", store.Word{Asked: 7}, 0, false},
-			{"with hardly the time to renew it", store.Word{Fence: 5, Limit: 1, Asked: 7}, store.Claim * 9 / 10, false},
-			{"when it has gone to the next", store.Word{Fence: 5, Limit: 1, Asked: 7}, store.Claim, false},
-			{"an hour later", store.Word{Fence: 5, Limit: 1, Asked: 7}, time.Hour, false},
+			{"a grant after the last asking", store.Wakeup{Fence: 5, Limit: 1, PollID: 7}, 0, true},
+			{"a second after it", store.Wakeup{Fence: 5, Limit: 1, PollID: 7}, time.Second, true},
+			{"a grant after another asking", store.Wakeup{Fence: 5, Limit: 1, PollID: 6}, 0, false},
+			{"no grant", store.Wakeup{PollID: 7}, 0, false},
+			{"with hardly the time to renew it", store.Wakeup{Fence: 5, Limit: 1, PollID: 7}, store.Claim * 9 / 10, false},
+			{"when it has gone to the next", store.Wakeup{Fence: 5, Limit: 1, PollID: 7}, store.Claim, false},
+			{"an hour later", store.Wakeup{Fence: 5, Limit: 1, PollID: 7}, time.Hour, false},
 		} {
 			r := &store.Request{ID: "id", SlotID: "slot", Weight: 1, Limit: 1}
-			lease := s.believe(t.Context(), r, c.word, store.Decision{Outcome: store.Waiting, Asked: 7}, s.now()-c.ago)
+			lease := s.believe(t.Context(), r, c.word, store.Decision{Outcome: store.Waiting, PollID: 7}, s.now()-c.ago)
 			if (lease != nil) != c.believe {
 				t.Errorf("%s: %v", c.name, lease)
 			}
@@ -795,14 +795,14 @@ func TestWhatIsNotBelieved(t *testing.T) {
 			}
 		}
 		r := &store.Request{ID: "id", SlotID: "slot", Weight: 1, Limit: 1}
-		if l := s.believe(t.Context(), r, store.Word{Fence: 5}, store.Decision{Outcome: store.Waiting}, s.now()); l != nil {
+		if l := s.believe(t.Context(), r, store.Wakeup{Fence: 5}, store.Decision{Outcome: store.Waiting}, s.now()); l != nil {
 			t.Error("a store without names for its askings is believed")
 		}
 		// A grant that came together with the end of its ctx, or of the semaphore, was a
 		// lease half of the time.
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
-		good, asked := store.Word{Fence: 5, Limit: 1, Asked: 7}, store.Decision{Outcome: store.Waiting, Asked: 7}
+		good, asked := store.Wakeup{Fence: 5, Limit: 1, PollID: 7}, store.Decision{Outcome: store.Waiting, PollID: 7}
 		if l := s.believe(over, r, good, asked, s.now()); l != nil {
 			t.Error("acquired with a ctx that is over")
 		}

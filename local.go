@@ -51,7 +51,7 @@ func (l *local) learn(r *store.Request, d store.Decision, now time.Duration) {
 	if !l.on {
 		return
 	}
-	l.told(r.ID, r.Away)
+	l.told(r.ID, r.OutageFor)
 	if set := d.Limit != r.Limit; (set || l.set.Load() > 0) && d.Outcome != store.Recovering {
 		l.mu.Lock()
 		if len(l.limits) >= limitsKept {
@@ -75,14 +75,14 @@ func (l *local) lives(now time.Duration) {
 		return
 	}
 	if last := l.beat.Load(); int64(now)-last > int64(l.sem.opt.TTL/3) && l.beat.CompareAndSwap(last, int64(now)) {
-		if c, ok := l.sem.opt.Store.(store.Counter); ok {
+		if c, ok := l.sem.opt.Store.(store.PeerCounter); ok {
 			go l.count(c)
 		}
 	}
 }
 
 // count says that this process lives, and learns how many do.
-func (l *local) count(c store.Counter) {
+func (l *local) count(c store.PeerCounter) {
 	_ = l.sem.guard.call(context.Background(), "", func(ctx context.Context) error {
 		n, err := c.Peers(ctx, l.sem.opt.TTL)
 		if err == nil {
@@ -178,7 +178,7 @@ func (l *local) back(server string) {
 		return
 	}
 	if l.some.Load() > 0 {
-		l.sem.keeper.register(server)
+		l.sem.renewer.register(server)
 	}
 	l.beat.Store(-int64(time.Hour)) // count the processes anew
 }

@@ -129,5 +129,5 @@ func TestALeaseThatIsOverIsNotSeenHeld(t *testing.T) {
 		t.Errorf("%v, %v", ctx.Err(), context.Cause(ctx))
 	}
 	s.stats.held.Add(-1)
-	s.keeper.remove(l)
+	s.renewer.remove(l)
 }

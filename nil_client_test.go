@@ -47,7 +47,7 @@ func TestALeaseThatWasLongOnItsWayIsRenewedAtOnce(t *testing.T) {
 		st := newShaky()
 		s := open(t, Options{Store: st, Limit: 2, TTL: 600 * time.Millisecond, StoreTimeout: 500 * time.Millisecond, Outage: Closed})
 		mustTry(t, s, "id")
-		time.Sleep(20 * time.Millisecond) // the keeper sleeps
+		time.Sleep(20 * time.Millisecond) // the renewer sleeps
 		st.hooked(func(verb, _ string) {
 			if verb == "acquire" {
 				time.Sleep(100 * time.Millisecond)
@@ -55,7 +55,7 @@ func TestALeaseThatWasLongOnItsWayIsRenewedAtOnce(t *testing.T) {
 		})
 		l := mustTry(t, s, "id")
 		before := l.Expires()
-		time.Sleep(s.keeper.tick + time.Millisecond)
+		time.Sleep(s.renewer.tick + time.Millisecond)
 		if !l.Expires().After(before) {
 			t.Errorf("not renewed: %v", l.Expires().Sub(before))
 		}

@@ -129,7 +129,7 @@ func (g *guard) acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	}
 	r.Budget = g.timeout
 	d, err := g.store.Acquire(ctx, r)
-	r.Fresh = false
+	r.FirstAttempt = false
 	if err == nil && d.Outcome != store.Granted && d.Outcome != store.Waiting {
 		if b := g.breaker(r.ID); b != nil {
 			b.refused()
@@ -142,7 +142,7 @@ func (g *guard) acquire(ctx context.Context, r *store.Request) (store.Decision, 
 // renew renews slots that one server keeps, each with an error of its own as of acquire.
 // It asks whatever the breaker says: what is held must not be lost since it was slow
 // to close.
-func (g *guard) renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
+func (g *guard) renew(ctx context.Context, rs []store.Renewal) []store.RenewResult {
 	if b := g.breaker(rs[0].ID); b != nil {
 		b.wanted()
 	}

@@ -440,11 +440,11 @@ func TestAReleaseThatIsNotTaken(t *testing.T) {
 }
 
 // Releases that nobody waits for are as safe as the others.
-func TestHandOver(t *testing.T) {
+func TestAsyncRelease(t *testing.T) {
 	for _, how := range []mood{well, refuses, hangs, forgetful} {
 		synctest.Test(t, func(t *testing.T) {
 			st := newShaky()
-			s := open(t, Options{Store: st, Limit: 20, Outage: Closed, HandOver: true})
+			s := open(t, Options{Store: st, Limit: 20, Outage: Closed, AsyncRelease: true})
 			for range 2 { // in the second round it is known to be away
 				var ls []*Lease
 				var rs []AcquireResult
@@ -711,7 +711,7 @@ type deaf struct {
 	connected chan struct{}
 }
 
-func (d deaf) OnWake(func(store.Word)) func() { return func() { <-d.connected } }
+func (d deaf) OnWake(func(store.Wakeup)) func() { return func() { <-d.connected } }
 
 func TestCloseDoesNotWaitForASubscriptionBeingConnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -840,7 +840,7 @@ func TestOutageLocal(t *testing.T) {
 		}
 		stands(t, a, "id", 4, 0)
 		stands(t, a, "other", 0, 0)
-		if st := a.Stats(); st.Lost != 2 || st.PutBack != 8 {
+		if st := a.Stats(); st.Lost != 2 || st.Restored != 8 {
 			t.Errorf("%+v", st)
 		}
 	})

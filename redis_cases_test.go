@@ -479,7 +479,7 @@ func TestRenewMeetsExpiry(t *testing.T) {
 			t.Fatal(d, err)
 		}
 		time.Sleep(at) // to hit the moment, not to wait for something
-		var kept store.Renewed
+		var kept store.RenewResult
 		var second store.Decision
 		var both sync.WaitGroup
 		both.Go(func() {
@@ -493,20 +493,20 @@ func TestRenewMeetsExpiry(t *testing.T) {
 		switch {
 		case kept.Err != nil || err != nil:
 			t.Fatal(kept.Err, err)
-		case kept.Kept == store.Held && second.Outcome == store.Full:
+		case kept.Outcome == store.Renewed && second.Outcome == store.Full:
 			renewed++
 			at += ttl / 50
-		case kept.Kept == store.Lost && second.Outcome == store.Full:
+		case kept.Outcome == store.Lost && second.Outcome == store.Full:
 			// The acquire came a moment before the end, the renewal a moment after it.
 			again := ask("b")
 			if d, err := b.Acquire(ctx, &again); err != nil || d.Outcome != store.Granted {
 				t.Fatalf("round %d: the renewal answers lost, and then the acquire %v, %v", round, d.Outcome, err)
 			}
-		case kept.Kept == store.Lost && second.Outcome == store.Granted:
+		case kept.Outcome == store.Lost && second.Outcome == store.Granted:
 			taken++
 			at -= ttl / 50
 		default:
-			t.Fatalf("round %d: the renewal answers %v, the acquire %v", round, kept.Kept, second.Outcome)
+			t.Fatalf("round %d: the renewal answers %v, the acquire %v", round, kept.Outcome, second.Outcome)
 		}
 		for _, slot := range []string{first.SlotID, ask("b").SlotID} {
 			if _, err := a.Release(ctx, &store.Release{ID: id, SlotID: slot}); err != nil {
@@ -771,7 +771,7 @@ func TestDataLost(t *testing.T) {
 			}
 			var putBack uint64
 			for _, sem := range sems {
-				putBack += sem.Stats().PutBack
+				putBack += sem.Stats().Restored
 			}
 			if putBack != limit {
 				t.Errorf("%d leases were put back, want %d", putBack, limit)

@@ -128,8 +128,8 @@ type earedStore struct {
 	woken atomic.Int64
 }
 
-func (s *earedStore) OnWake(wake func(store.Word)) (stop func()) {
-	return s.Store.OnWake(func(w store.Word) {
+func (s *earedStore) OnWake(wake func(store.Wakeup)) (stop func()) {
+	return s.Store.OnWake(func(w store.Wakeup) {
 		if s.drop > 0 && rand.Float64() < s.drop {
 			return
 		}

@@ -220,7 +220,7 @@ func TestRollOutFastPeerEvicts(t *testing.T) {
 				t.Fatalf("%v: the peer did not evict", m)
 			}
 			if test.putBack {
-				soon(t, patience, "the lease to be put back", func() bool { return ours.Stats().PutBack == 1 })
+				soon(t, patience, "the lease to be put back", func() bool { return ours.Stats().Restored == 1 })
 				if m := members(t, srv, "evict"); m[lease.SlotID()] == 0 || m[slot] == 0 {
 					t.Errorf("%v, want both", m)
 				}

@@ -90,7 +90,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
 	pooled := s.request(id, 1, limit)
 	defer s.requests.Put(pooled)
 	r := &pooled.Request
-	r.Bare = true
+	r.Plain = true
 	mark := s.known.mark(id)
 	d, err := s.guard.acquire(ctx, r)
 	switch {
@@ -130,9 +130,9 @@ func (s *Semaphore) Release(ctx context.Context, id, slotID string) {
 	r := s.releases.Get().(*store.Release)
 	defer s.releases.Put(r)
 	*r = store.Release{} // and then in place, as in request
-	r.ID, r.SlotID, r.Bare, r.Grace = id, slotID, true, s.opt.Grace
+	r.ID, r.SlotID, r.Plain, r.Grace = id, slotID, true, s.opt.Grace
 	s.stats.released.Add(1)
-	if s.opt.HandOver {
+	if s.opt.AsyncRelease {
 		s.guard.handOver(r)
 		return
 	}

@@ -94,19 +94,19 @@ func (s *Semaphore) SetLimit(ctx context.Context, id string, n int) error {
 	if err := store.CheckLimit(n); err != nil {
 		return fmt.Errorf("gotsem: %q: %w", id, err)
 	}
-	return s.limiter(ctx, id, func(ctx context.Context, l store.Limiter) error { return l.SetLimit(ctx, id, n) })
+	return s.limiter(ctx, id, func(ctx context.Context, l store.LimitSetter) error { return l.SetLimit(ctx, id, n) })
 }
 
 // ResetLimit takes off what SetLimit set: Options.Limit and LimitFunc count again.
 func (s *Semaphore) ResetLimit(ctx context.Context, id string) error {
-	return s.limiter(ctx, id, func(ctx context.Context, l store.Limiter) error { return l.ResetLimit(ctx, id) })
+	return s.limiter(ctx, id, func(ctx context.Context, l store.LimitSetter) error { return l.ResetLimit(ctx, id) })
 }
 
-func (s *Semaphore) limiter(ctx context.Context, id string, do func(context.Context, store.Limiter) error) error {
+func (s *Semaphore) limiter(ctx context.Context, id string, do func(context.Context, store.LimitSetter) error) error {
 	if err := s.sensible(ctx, id, 1); err != nil {
 		return err
 	}
-	l, ok := s.opt.Store.(store.Limiter)
+	l, ok := s.opt.Store.(store.LimitSetter)
 	if !ok {
 		return s.cannot("keep limits")
 	}
@@ -165,7 +165,7 @@ type Stats struct {
 	Revoked     uint64 // of those, taken away by Revoke or Clear
 	Expired     uint64 // of those, not renewed in time; the others the store had forgotten
 	Renewals    uint64
-	PutBack     uint64 // leases that the store had forgotten, and has again
+	Restored    uint64 // leases that the store had forgotten, and has again
 	FailedOpen  uint64 // admitted by Outage Open
 	Local       uint64 // admitted by Outage Local, without the store
 	Unavailable uint64 // refused because the store could not be asked
@@ -200,7 +200,7 @@ func (s *Semaphore) Stats() Stats {
 		Granted: c.granted.Load(), Refused: c.refused.Load(), KnownFull: c.knownFull.Load(), Queued: c.queued.Load(),
 		GaveUp: c.gaveUp.Load(), Released: c.released.Load(), Lost: c.lost.Load(), Revoked: c.revoked.Load(), Expired: c.expired.Load(), Renewals: c.renewals.Load(),
 		QueueFull: c.queueFull.Load(), TooHeavy: c.tooHeavy.Load(), WaitTooLong: c.waitTooLong.Load(), Waits: c.waits.Load(),
-		PutBack: c.putBack.Load(), FailedOpen: c.failedOpen.Load(), Local: c.local.Load(),
+		Restored: c.putBack.Load(), FailedOpen: c.failedOpen.Load(), Local: c.local.Load(),
 		Unavailable: c.unavailable.Load(), Recovering: c.recovering.Load(), StoreErrors: c.storeErrors.Load(),
 		Outages: c.outages.Load(), Held: int(c.held.Load()), Waiting: s.line.len(), Waited: time.Duration(c.wait.Load()),
 		LeftToLapse: c.leftToLapse.Load(), Down: s.guard.downs.Load() > 0,

@@ -893,9 +893,9 @@ func (s *goneStore) Release(ctx context.Context, r *store.Release) (bool, error)
 	return s.Store.Release(ctx, r)
 }
 
-func (s *goneStore) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
+func (s *goneStore) Renew(ctx context.Context, rs []store.Renewal) []store.RenewResult {
 	if err := s.away(ctx, 0); err != nil {
-		out := make([]store.Renewed, len(rs))
+		out := make([]store.RenewResult, len(rs))
 		for i := range out {
 			out[i].Err = err
 		}

@@ -32,14 +32,14 @@
 //     asked for more than a second, before its place in line would have ended, or
 //     within a second if that is later. What is not claimed goes to the next; its
 //     waiter may come back with its ticket and stands where it stood. Either way it
-//     is the waiter's for Claim after it last asked, so that a [Word] of the grant can be
+//     is the waiter's for Claim after it last asked, so that a [Wakeup] of the grant can be
 //     believed by who knows when that was.
 //   - Whoever makes or finds room hands it on in the same atomic step.
 //   - An id that nobody holds, waits for, or has set a limit for takes no room.
 //
 // The package is experimental: the contract may still grow by optional
 // capabilities, which are found by type assertion ([Waker], [Lister],
-// [Limiter], [Counter], [Partitioner], [Prober]).
+// [LimitSetter], [PeerCounter], [Partitioner], [Prober]).
 package store
 
 import (
@@ -132,7 +132,7 @@ type Store interface {
 	// Renew makes each slot last its TTL from now, and answers in the order of
 	// the renewals. It is one call so that a thousand leases are not a thousand
 	// round trips; one slot's failure is its own.
-	Renew(ctx context.Context, rs []Renewal) []Renewed
+	Renew(ctx context.Context, rs []Renewal) []RenewResult
 
 	// Release gives a slot or a place in line back, and hands on the room. It
 	// reports whether there was something to give back: releasing twice, or
@@ -168,13 +168,13 @@ type Request struct {
 	// Owner describes the asker to whoever lists holders.
 	Owner string
 
-	// Bare asks for a slot and no more: no fence, no owner. It saves the store
+	// Plain asks for a slot and no more: no fence, no owner. It saves the store
 	// what it would have to remember about a lease.
-	Bare bool
+	Plain bool
 
-	// Fresh promises that SlotID is asked for the first time, so that a store need not
+	// FirstAttempt promises that SlotID is asked for the first time, so that a store need not
 	// look whether it holds something.
-	Fresh bool
+	FirstAttempt bool
 
 	// Budget is the most the store may take to answer, beside ctx. Zero: as
 	// long as ctx allows.
@@ -184,11 +184,11 @@ type Request struct {
 	// grants, so that holders can say what they hold. Zero: not at all.
 	Grace time.Duration
 
-	// Away is how long the asker could not ask the store, if it comes back from
+	// OutageFor is how long the asker could not ask the store, if it comes back from
 	// such a time and others may have to register what they hold. A store that
 	// more than one process can be cut off from then pauses its grants for
 	// [Pause], unless it has just done so.
-	Away time.Duration
+	OutageFor time.Duration
 }
 
 // Outcome is what a store decided about a request.
@@ -230,9 +230,9 @@ type Decision struct {
 	Limit   int    // the limit that was applied
 	Waiting int    // how many wait
 	Place   int    // Waiting: 1 is the head of the line
-	Fence   uint64 // Granted, not Bare: rises with every grant of this id
+	Fence   uint64 // Granted, not Plain: rises with every grant of this id
 	Ticket  uint64 // Waiting: the place in line, for a Request that comes back
-	Asked   uint64 // Waiting: names this very asking to a [Word] that comes after it
+	PollID  uint64 // Waiting: names this very asking to a [Wakeup] that comes after it
 
 	// RetryIn: until the next slot of this id lapses (Full, LineFull); until it
 	// is worth asking again without being woken (Waiting); until grants are made
@@ -251,34 +251,34 @@ type Renewal struct {
 	// left nothing is put back. A slot that somebody else has evicted from a store
 	// which remembers it is put back if there is room by Limit, or by the limit set
 	// in the store.
-	Weight int
-	Limit  int
-	Fence  uint64
-	Owner  string
-	Trust  time.Duration
-	Grace  time.Duration // as Request.Grace
-	Away   time.Duration // as Request.Away
+	Weight    int
+	Limit     int
+	Fence     uint64
+	Owner     string
+	Trust     time.Duration
+	Grace     time.Duration // as Request.Grace
+	OutageFor time.Duration // as Request.OutageFor
 
 	// Register puts the slot back whatever the store remembers, above the limit
 	// too: it was granted without the store, while that could not be asked.
 	Register bool
 }
 
-// Kept is what a store answers to one renewal.
-type Kept uint8
+// RenewOutcome is what a store answers to one renewal.
+type RenewOutcome uint8
 
 // The answers to a renewal.
 const (
-	Lost    Kept = iota // not yours any more
-	Held                // yours for another TTL
-	PutBack             // was forgotten, and is yours again for another TTL
-	Revoked             // not yours any more: Clear took it, within the last Clear.TTL
+	Lost     RenewOutcome = iota // not yours any more
+	Renewed                      // yours for another TTL
+	Restored                     // was forgotten, and is yours again for another TTL
+	Revoked                      // not yours any more: Clear took it, within the last Clear.TTL
 )
 
-// Renewed answers a Renewal. Err means that the store could not be asked.
-type Renewed struct {
-	Kept Kept
-	Err  error
+// RenewResult answers a Renewal. Err means that the store could not be asked.
+type RenewResult struct {
+	Outcome RenewOutcome
+	Err     error
 }
 
 // Release gives back a slot, or a place in line.
@@ -287,7 +287,7 @@ type Release struct {
 	SlotID string
 	Budget time.Duration // as Request.Budget
 	Grace  time.Duration // as Request.Grace: handing on room is a grant
-	Bare   bool          // a hint: it was acquired so
+	Plain  bool          // a hint: it was acquired so
 
 	// Async, if not nil, lets the store return at once, with false and no error.
 	// It is called exactly once, when the release is done or has failed, and must
@@ -316,11 +316,11 @@ type Waker interface {
 	// OnWake has wake called when the standing of a slot id may have changed: a
 	// waiter was granted or must go, a holder's slot was cleared. It is a hint and
 	// may be lost. wake must not block. stop ends the calls.
-	OnWake(wake func(Word)) (stop func())
+	OnWake(wake func(Wakeup)) (stop func())
 }
 
-// Word is what a Waker says of a slot id.
-type Word struct {
+// Wakeup is what a Waker says of a slot id.
+type Wakeup struct {
 	SlotID string // empty: any waiter, since word may have been lost
 
 	// Fence, if not zero, says that SlotID was granted, with that fence and by that
@@ -328,9 +328,9 @@ type Word struct {
 	// asking knows how old the word is at most, however long it lay about; and for
 	// [Claim] after the sending it holds the slots without asking again. It keeps
 	// them by renewing.
-	Fence uint64
-	Limit int
-	Asked uint64 // a Decision.Asked
+	Fence  uint64
+	Limit  int
+	PollID uint64 // a Decision.PollID
 }
 
 // Lister is a Store that can list what it keeps.
@@ -351,9 +351,9 @@ type Holder struct {
 	Left   time.Duration // until it lapses
 }
 
-// Limiter is a Store that can keep a limit, which then wins over any that
+// LimitSetter is a Store that can keep a limit, which then wins over any that
 // requests bring along.
-type Limiter interface {
+type LimitSetter interface {
 	// SetLimit sets the limit of id for all who share the store. Zero pauses the
 	// id: nobody is granted. Raising it hands on the room.
 	SetLimit(ctx context.Context, id string, limit int) error
@@ -375,8 +375,8 @@ type Finding struct {
 	Text string // what is so, and if that is not well, what follows and what to do
 }
 
-// Counter is a Store that can tell how many processes share it.
-type Counter interface {
+// PeerCounter is a Store that can tell how many processes share it.
+type PeerCounter interface {
 	// Peers says that this process lives, for ttl, and answers how many do,
 	// itself included.
 	Peers(ctx context.Context, ttl time.Duration) (int, error)

@@ -64,7 +64,7 @@ func (w *watched) Acquire(ctx context.Context, r *store.Request) (store.Decision
 			since = time.Now()
 		}
 		w.away(err, time.Since(since), left)
-		r.Fresh = false // it may have been carried out: the same slot id is answered the same grant
+		r.FirstAttempt = false // it may have been carried out: the same slot id is answered the same grant
 		select {
 		case <-ctx.Done():
 			return d, err

@@ -41,7 +41,7 @@ func TestARevokedSlotIsRememberedForItsTTL(t *testing.T) {
 		}
 		renew := []store.Renewal{{ID: "id", SlotID: "a", TTL: time.Minute, Weight: 1, Register: true}}
 		time.Sleep(time.Minute - 1)
-		if got := s.Renew(ctx, renew)[0]; got.Kept != store.Revoked {
+		if got := s.Renew(ctx, renew)[0]; got.Outcome != store.Revoked {
 			t.Errorf("%+v", got)
 		}
 		time.Sleep(2 * sweepEvery)

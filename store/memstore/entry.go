@@ -264,10 +264,10 @@ func (e *entry) waiting(sl *slot, d store.Decision) store.Decision {
 	return d
 }
 
-func (e *entry) renew(sh *shard, r *store.Renewal, now time.Duration) store.Kept {
+func (e *entry) renew(sh *shard, r *store.Renewal, now time.Duration) store.RenewOutcome {
 	if sl := e.find(r.SlotID); sl != nil && sl.at >= 0 {
 		e.extend(sl, now+r.TTL)
-		return store.Held
+		return store.Renewed
 	}
 	if sh.wasRevoked(r.SlotID, now) {
 		return store.Revoked
@@ -277,7 +277,7 @@ func (e *entry) renew(sh *shard, r *store.Renewal, now time.Duration) store.Kept
 	}
 	sl := e.add(sh, &store.Request{SlotID: r.SlotID, Weight: r.Weight, Owner: r.Owner})
 	e.hold(sh, sl, now, now+r.TTL)
-	return store.PutBack
+	return store.Restored
 }
 
 // few slots are found by looking at each: most ids never have more at once, and a map
@@ -309,8 +309,8 @@ func (e *entry) add(sh *shard, r *store.Request) *slot {
 	} else {
 		sl = new(slot)
 	}
-	*sl = slot{id: r.SlotID, weight: r.Weight, at: -1, limit: r.Limit, bare: r.Bare}
-	if !r.Bare {
+	*sl = slot{id: r.SlotID, weight: r.Weight, at: -1, limit: r.Limit, bare: r.Plain}
+	if !r.Plain {
 		sl.owner = r.Owner
 	}
 	if e.slots == nil && e.len() >= few {

@@ -35,7 +35,7 @@ type Store struct {
 	wakeMu sync.Mutex // taken to change wakers
 }
 
-type waker struct{ wake func(store.Word) }
+type waker struct{ wake func(store.Wakeup) }
 
 // New returns an empty store.
 func New() *Store {
@@ -48,11 +48,11 @@ func New() *Store {
 }
 
 var (
-	_ store.Store   = (*Store)(nil)
-	_ store.Waker   = (*Store)(nil)
-	_ store.Lister  = (*Store)(nil)
-	_ store.Limiter = (*Store)(nil)
-	_ store.Counter = (*Store)(nil)
+	_ store.Store       = (*Store)(nil)
+	_ store.Waker       = (*Store)(nil)
+	_ store.Lister      = (*Store)(nil)
+	_ store.LimitSetter = (*Store)(nil)
+	_ store.PeerCounter = (*Store)(nil)
 )
 
 // lock returns the shard of id, locked, and the time: one that was read before
@@ -81,8 +81,8 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 }
 
 // Renew implements store.Store.
-func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
-	out := make([]store.Renewed, len(rs))
+func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.RenewResult {
+	out := make([]store.RenewResult, len(rs))
 	for i, r := range rs {
 		if err := cmp.Or(check(ctx, r.ID, r.SlotID), r.Check()); err != nil {
 			out[i].Err = err
@@ -91,7 +91,7 @@ func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
 		sh, now := s.lock(r.ID)
 		e := sh.entry(r.ID)
 		e.settle(sh, now)
-		out[i].Kept = e.renew(sh, &rs[i], now)
+		out[i].Outcome = e.renew(sh, &rs[i], now)
 		s.leave(sh, r.ID, e, now)
 	}
 	return out
@@ -191,7 +191,7 @@ func (s *Store) clear(id string, slots []string, ttl time.Duration) (n int) {
 	return n
 }
 
-// SetLimit implements store.Limiter.
+// SetLimit implements store.LimitSetter.
 func (s *Store) SetLimit(ctx context.Context, id string, limit int) error {
 	if limit < 0 {
 		return fmt.Errorf("memstore: limit %d of %q is negative: 0 pauses, ResetLimit takes a set limit off", limit, id)
@@ -202,7 +202,7 @@ func (s *Store) SetLimit(ctx context.Context, id string, limit int) error {
 	return s.setLimit(ctx, id, limit, true)
 }
 
-// ResetLimit implements store.Limiter.
+// ResetLimit implements store.LimitSetter.
 func (s *Store) ResetLimit(ctx context.Context, id string) error {
 	return s.setLimit(ctx, id, 0, false)
 }
@@ -266,12 +266,12 @@ func (s *Store) IDs(ctx context.Context) iter.Seq2[string, error] {
 	}
 }
 
-// Peers implements store.Counter: a memory store has one process.
+// Peers implements store.PeerCounter: a memory store has one process.
 func (s *Store) Peers(context.Context, time.Duration) (int, error) { return 1, nil }
 
 // OnWake implements store.Waker. Its words carry no grants: asking costs next to nothing
 // here.
-func (s *Store) OnWake(wake func(store.Word)) (stop func()) {
+func (s *Store) OnWake(wake func(store.Wakeup)) (stop func()) {
 	w := &waker{wake}
 	s.changeWakers(func(ws []*waker) []*waker { return append(ws, w) })
 	return func() {
@@ -310,7 +310,7 @@ func (s *Store) unlock(sh *shard) {
 	if ws := s.wakers.Load(); ws != nil {
 		for _, id := range woken {
 			for _, w := range *ws {
-				w.wake(store.Word{SlotID: id})
+				w.wake(store.Wakeup{SlotID: id})
 			}
 		}
 	}

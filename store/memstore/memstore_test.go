@@ -108,7 +108,7 @@ type ear struct {
 
 func listen(t testing.TB, s *Store) *ear {
 	e := new(ear)
-	t.Cleanup(s.OnWake(func(w store.Word) {
+	t.Cleanup(s.OnWake(func(w store.Wakeup) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.woken = append(e.woken, w.SlotID)
@@ -158,13 +158,13 @@ func TestTimesAreExact(t *testing.T) {
 			ask(t, s, "id", "a")
 			time.Sleep(10*time.Second - 1)
 			renew := store.Renewal{ID: "id", SlotID: "a", TTL: time.Second, Weight: 1}
-			if got := s.Renew(context.Background(), []store.Renewal{renew})[0]; got.Kept != store.Held {
+			if got := s.Renew(context.Background(), []store.Renewal{renew})[0]; got.Outcome != store.Renewed {
 				t.Fatalf("%+v", got)
 			}
 			time.Sleep(time.Second - 1)
 			stands(t, s, 1, 0)
 			time.Sleep(time.Nanosecond)
-			if got := s.Renew(context.Background(), []store.Renewal{renew})[0]; got.Kept != store.Lost {
+			if got := s.Renew(context.Background(), []store.Renewal{renew})[0]; got.Outcome != store.Lost {
 				t.Fatalf("%+v", got)
 			}
 		})
@@ -249,7 +249,7 @@ func TestHoldersTellTheirAge(t *testing.T) {
 		two := func(r *store.Request) { r.Limit = 2 }
 		ask(t, s, "id", "a", two)
 		time.Sleep(time.Second)
-		ask(t, s, "id", "b", two, func(r *store.Request) { r.Bare = true })
+		ask(t, s, "id", "b", two, func(r *store.Request) { r.Plain = true })
 		time.Sleep(time.Second)
 		hs, err := s.Holders(context.Background(), "id")
 		if err != nil || len(hs) != 2 {
@@ -425,7 +425,7 @@ func TestATTLOfNothingIsAnError(t *testing.T) {
 func TestAskingWhileBeingWoken(t *testing.T) {
 	s := New()
 	var got store.Decision
-	defer s.OnWake(func(w store.Word) { got = ask(t, s, "id", w.SlotID, wait) })()
+	defer s.OnWake(func(w store.Wakeup) { got = ask(t, s, "id", w.SlotID, wait) })()
 	ask(t, s, "id", "a")
 	ask(t, s, "id", "b", wait)
 	release(t, s, "id", "a")
@@ -438,12 +438,12 @@ func TestEarsComeAndGo(t *testing.T) {
 	s := New()
 	var heard atomic.Int64
 	var all sync.WaitGroup
-	defer s.OnWake(func(store.Word) { heard.Add(1) })()
+	defer s.OnWake(func(store.Wakeup) { heard.Add(1) })()
 	const rounds = 300
 	for worker := range 4 {
 		all.Go(func() {
 			for range rounds {
-				s.OnWake(func(store.Word) {})()
+				s.OnWake(func(store.Wakeup) {})()
 			}
 		})
 		all.Go(func() {

@@ -114,17 +114,17 @@ func (m *model) acquire(r *store.Request, now time.Duration, ticket uint64) stor
 	return d
 }
 
-func (m *model) renew(r store.Renewal, now time.Duration) store.Kept {
+func (m *model) renew(r store.Renewal, now time.Duration) store.RenewOutcome {
 	m.settle(now)
 	if at := m.find(m.held, r.SlotID); at >= 0 {
 		m.held[at].until = max(m.held[at].until, now+r.TTL)
-		return store.Held
+		return store.Renewed
 	}
 	if !r.Register || m.find(m.line, r.SlotID) >= 0 {
 		return store.Lost
 	}
 	m.held = append(m.held, modelSlot{id: r.SlotID, weight: r.Weight, until: now + r.TTL})
-	return store.PutBack
+	return store.Restored
 }
 
 func (m *model) release(id string, now time.Duration) bool {
@@ -182,7 +182,7 @@ func against(t *testing.T, script []byte) {
 			if r == nil || choose(4) == 0 {
 				made++
 				slot = fmt.Sprint("s", made)
-				r = &store.Request{ID: "id", SlotID: slot, Weight: 1 + choose(4), Limit: choose(6), TTL: time.Duration(1+choose(40)) * 250 * time.Millisecond, Queue: choose(6), Bare: choose(3) == 0}
+				r = &store.Request{ID: "id", SlotID: slot, Weight: 1 + choose(4), Limit: choose(6), TTL: time.Duration(1+choose(40)) * 250 * time.Millisecond, Queue: choose(6), Plain: choose(3) == 0}
 				asked[slot] = r
 			} else if choose(3) == 0 {
 				r.Limit = choose(6)
@@ -200,7 +200,7 @@ func against(t *testing.T, script []byte) {
 			} else if d.Ticket != 0 {
 				t.Fatalf("a ticket, and no wait: %+v", d)
 			}
-			if granted := d.Outcome == store.Granted; (d.Fence != 0) != (granted && !r.Bare) && !(granted && registered[slot]) {
+			if granted := d.Outcome == store.Granted; (d.Fence != 0) != (granted && !r.Plain) && !(granted && registered[slot]) {
 				t.Fatalf("%+v to %+v", d, r)
 			}
 			want = m.acquire(r, now, d.Ticket)
@@ -219,8 +219,8 @@ func against(t *testing.T, script []byte) {
 			if a.Err != nil {
 				t.Fatal(a.Err)
 			}
-			registered[slot] = registered[slot] || a.Kept == store.PutBack
-			got, want, what = a.Kept, m.renew(r, now), fmt.Sprintf("renew %+v", r)
+			registered[slot] = registered[slot] || a.Outcome == store.Restored
+			got, want, what = a.Outcome, m.renew(r, now), fmt.Sprintf("renew %+v", r)
 		case 7:
 			if choose(3) == 0 {
 				slot = ""

@@ -75,7 +75,7 @@ func (s *Store) alone(ctx context.Context, o *op) error {
 		if err := ask(k.m, "kept", o.ttl).Err(); err != nil {
 			return known(err)
 		}
-		o.kept = store.Held
+		o.kept = store.Renewed
 		return nil
 	case o.weight != 1 || o.ticket != 0:
 		return errSeveral

@@ -31,7 +31,7 @@ func TestOpenClusterSlot(t *testing.T) {
 					if bare {
 						g = 0
 					}
-					d, err := s.Acquire(ctx, &store.Request{ID: id, SlotID: slotID, Weight: 1, Limit: limit, TTL: time.Minute, Bare: bare, Grace: g})
+					d, err := s.Acquire(ctx, &store.Request{ID: id, SlotID: slotID, Weight: 1, Limit: limit, TTL: time.Minute, Plain: bare, Grace: g})
 					if err != nil {
 						t.Fatalf("%s for %s: %v", id, slotID, err)
 					}
@@ -77,7 +77,7 @@ func TestOpenClusterSlot(t *testing.T) {
 				for range 3 {
 					for _, id := range []string{"leases", "heavy", "plain"} {
 						r := s.Renew(ctx, []store.Renewal{{ID: id, SlotID: "a", Weight: 1, Limit: 3, TTL: time.Minute, Trust: time.Minute, Grace: grace}})[0]
-						if r.Err != nil || r.Kept != store.Held {
+						if r.Err != nil || r.Outcome != store.Renewed {
 							t.Fatalf("%s: renewed: %+v", id, r)
 						}
 					}
@@ -117,7 +117,7 @@ func TestOpenClusterSlot(t *testing.T) {
 				}
 				for _, slotID := range []string{"b", "c", "d"} {
 					r := s.Renew(ctx, []store.Renewal{{ID: "leases", SlotID: slotID, Weight: 1, Limit: 3, TTL: time.Minute, Trust: time.Minute, Grace: grace}})[0]
-					if r.Err != nil || r.Kept != store.Held {
+					if r.Err != nil || r.Outcome != store.Renewed {
 						t.Errorf("%s, afterwards: %+v", slotID, r)
 					}
 				}

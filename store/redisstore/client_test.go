@@ -83,7 +83,7 @@ func TestCallsEndInTimeWhileConnectingHangs(t *testing.T) {
 			const budget = 150 * time.Millisecond
 			for what, call := range map[string]func(ctx context.Context, slot string) error{
 				"acquire": func(ctx context.Context, slot string) error {
-					_, err := s.Acquire(ctx, &store.Request{ID: "x", SlotID: slot, Weight: 1, Limit: 1, TTL: time.Minute, Bare: true, Budget: budget})
+					_, err := s.Acquire(ctx, &store.Request{ID: "x", SlotID: slot, Weight: 1, Limit: 1, TTL: time.Minute, Plain: true, Budget: budget})
 					return err
 				},
 				"release": func(ctx context.Context, slot string) error {
@@ -183,7 +183,7 @@ func TestNothingStaysInDoubt(t *testing.T) {
 	t.Cleanup(func() { _ = rdb.Close() })
 	s := opened(t, rdb, "sem:")
 	ask := func(ctx context.Context, slot string) error {
-		_, err := s.Acquire(ctx, &store.Request{ID: "x", SlotID: slot, Weight: 1, Limit: 1 << 20, TTL: time.Hour, Bare: true, Budget: patience})
+		_, err := s.Acquire(ctx, &store.Request{ID: "x", SlotID: slot, Weight: 1, Limit: 1 << 20, TTL: time.Hour, Plain: true, Budget: patience})
 		return err
 	}
 	var all sync.WaitGroup

@@ -35,7 +35,7 @@ func TestClientsOfOneServerAgreeOnItsKeys(t *testing.T) {
 					s := opened(t, rdb, "sem:")
 					granted := 0
 					for k := range 3 {
-						d, err := s.Acquire(t.Context(), &store.Request{ID: id, SlotID: fmt.Sprint(j, k), Weight: 1, Limit: 10, TTL: time.Minute, Bare: true, Fresh: true, Budget: patience})
+						d, err := s.Acquire(t.Context(), &store.Request{ID: id, SlotID: fmt.Sprint(j, k), Weight: 1, Limit: 10, TTL: time.Minute, Plain: true, FirstAttempt: true, Budget: patience})
 						if err != nil {
 							t.Fatalf("%T: %v", rdb, err)
 						}

@@ -80,7 +80,7 @@ func TestFullServerKeepsAndGivesBack(t *testing.T) {
 			renew := func(id, slot string, ttl time.Duration) {
 				t.Helper()
 				r := s.Renew(ctx, []store.Renewal{{ID: id, SlotID: slot, Weight: 1, Limit: 1, TTL: ttl, Trust: time.Second, Grace: grace}})[0]
-				if r.Err != nil || r.Kept != store.Held {
+				if r.Err != nil || r.Outcome != store.Renewed {
 					t.Fatalf("renew %s %s: %+v", id, slot, r)
 				}
 			}

@@ -50,7 +50,7 @@ func testOnlyWaited(t *testing.T, anew bool) {
 		ask(waiter, "w", store.Recovering)
 	}
 	kept := holder.Renew(ctx, []store.Renewal{{ID: "x", SlotID: "h", TTL: time.Minute, Weight: 1, Limit: 1, Trust: time.Minute, Grace: time.Minute}})
-	if kept[0].Err != nil || kept[0].Kept != store.PutBack {
+	if kept[0].Err != nil || kept[0].Outcome != store.Restored {
 		t.Fatalf("the holder: %+v", kept[0])
 	}
 }
@@ -86,7 +86,7 @@ func TestTheLongestGraceCounts(t *testing.T) {
 			t.Fatalf("%s loss: %+v, want a grace of a minute", loss, d)
 		}
 		kept := long.Renew(ctx, []store.Renewal{{ID: "x", SlotID: "h", TTL: time.Minute, Weight: 1, Limit: 1, Trust: time.Minute, Grace: time.Minute}})
-		if kept[0].Err != nil || kept[0].Kept != store.PutBack {
+		if kept[0].Err != nil || kept[0].Outcome != store.Restored {
 			t.Fatalf("%s loss: the holder: %+v", loss, kept[0])
 		}
 	}

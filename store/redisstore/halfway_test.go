@@ -26,7 +26,7 @@ func TestScriptThatFailsHalfwayLeavesNoSlot(t *testing.T) {
 		s := redisstore.New(srv.Client(func(o *redis.Options) { o.Username, o.Password = "u", "p" }), right+":")
 		t.Cleanup(func() { _ = s.Close() })
 		for i, r := range []store.Request{
-			{Bare: true}, {Bare: true, Limit: 3}, {}, {Grace: time.Minute}, {Queue: 5}, {Weight: 2}, {Queue: 5, Grace: time.Minute, Weight: 2},
+			{Plain: true}, {Plain: true, Limit: 3}, {}, {Grace: time.Minute}, {Queue: 5}, {Weight: 2}, {Queue: 5, Grace: time.Minute, Weight: 2},
 		} {
 			r.ID, r.SlotID, r.Weight, r.Limit, r.TTL = fmt.Sprint("x", i), "s", max(r.Weight, 1), max(r.Limit, 2), time.Minute
 			if r.Limit == 3 { // beside one that is held

@@ -75,14 +75,14 @@ func TestOwnKeysAreReserved(t *testing.T) {
 	for prefix, id := range map[string]string{"": "gotsem:{victim}:m", "go": "tsem:e:go", "gotsem": ":{x}:q", "gotsem:": "x", "gotsem:{": "x}:m"} {
 		s := New(srv.Client(), prefix)
 		t.Cleanup(func() { _ = s.Close() })
-		_, err := s.Acquire(ctx, &store.Request{ID: id, SlotID: "slot", Weight: 1, Limit: 1, TTL: time.Minute, Bare: true})
+		_, err := s.Acquire(ctx, &store.Request{ID: id, SlotID: "slot", Weight: 1, Limit: 1, TTL: time.Minute, Plain: true})
 		if !errors.Is(err, store.ErrConfig) {
 			t.Errorf("prefix %q, id %q: %v, want ErrConfig", prefix, id, err)
 		}
 		if strings.HasPrefix(prefix, ownKeys) {
 			continue
 		}
-		if d, err := s.Acquire(ctx, &store.Request{ID: "victim", SlotID: "slot", Weight: 1, Limit: 1, TTL: time.Minute, Bare: true}); err != nil || d.Outcome != store.Granted {
+		if d, err := s.Acquire(ctx, &store.Request{ID: "victim", SlotID: "slot", Weight: 1, Limit: 1, TTL: time.Minute, Plain: true}); err != nil || d.Outcome != store.Granted {
 			t.Errorf("prefix %q: another id: %v, %v", prefix, d, err)
 		}
 		_, _ = s.Release(ctx, &store.Release{ID: "victim", SlotID: "slot"})

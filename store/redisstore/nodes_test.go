@@ -25,7 +25,7 @@ func TestOneNodeThatHangsHoldsUpNoOther(t *testing.T) {
 			s := opened(t, c.Client(func(o *redis.ClusterOptions) { o.ContextTimeoutEnabled = own }), "sem:")
 			const budget = time.Second
 			take := func(ctx context.Context, id, slot string) error {
-				_, err := s.Acquire(ctx, &store.Request{ID: id, SlotID: slot, Weight: 1, Limit: 1 << 20, TTL: time.Minute, Bare: true, Budget: budget})
+				_, err := s.Acquire(ctx, &store.Request{ID: id, SlotID: slot, Weight: 1, Limit: 1 << 20, TTL: time.Minute, Plain: true, Budget: budget})
 				return err
 			}
 			if at := s.Partition("a"); at != "" {

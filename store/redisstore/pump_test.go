@@ -54,7 +54,7 @@ func TestCallersWhoLeave(t *testing.T) {
 						slot := fmt.Sprintf("slot-%d-%d", w, i)
 						ctx, cancel := context.WithCancel(context.Background())
 						timer := time.AfterFunc(rand.N(40*time.Millisecond), cancel)
-						_, err := s.Acquire(ctx, &store.Request{ID: fmt.Sprint("id", w%7), SlotID: slot, Weight: 1 + i%2, Limit: 10_000, TTL: time.Hour, Bare: w%2 == 0})
+						_, err := s.Acquire(ctx, &store.Request{ID: fmt.Sprint("id", w%7), SlotID: slot, Weight: 1 + i%2, Limit: 10_000, TTL: time.Hour, Plain: w%2 == 0})
 						timer.Stop()
 						cancel()
 						mu.Lock()
@@ -302,7 +302,7 @@ func TestAShortCtxEndsNobodyElsesWait(t *testing.T) {
 	relay.SetDelay(10 * time.Millisecond)
 	var all sync.WaitGroup
 	ask := func(ctx context.Context, slot string) error {
-		_, err := s.Acquire(ctx, &store.Request{ID: "id", SlotID: slot, Weight: 1, Limit: 1000, TTL: time.Minute, Bare: true, Budget: patience})
+		_, err := s.Acquire(ctx, &store.Request{ID: "id", SlotID: slot, Weight: 1, Limit: 1000, TTL: time.Minute, Plain: true, Budget: patience})
 		return err
 	}
 	for i := range inFlight { // each a trip of its own

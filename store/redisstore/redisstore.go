@@ -69,13 +69,13 @@ type Store struct {
 }
 
 var (
-	_ store.Store   = (*Store)(nil)
-	_ store.Waker   = (*Store)(nil)
-	_ store.Lister  = (*Store)(nil)
-	_ store.Limiter = (*Store)(nil)
-	_ store.Counter = (*Store)(nil)
-	_ store.Checker = (*Store)(nil)
-	_ store.Prober  = (*Store)(nil)
+	_ store.Store       = (*Store)(nil)
+	_ store.Waker       = (*Store)(nil)
+	_ store.Lister      = (*Store)(nil)
+	_ store.LimitSetter = (*Store)(nil)
+	_ store.PeerCounter = (*Store)(nil)
+	_ store.Checker     = (*Store)(nil)
+	_ store.Prober      = (*Store)(nil)
 )
 
 // Option changes what New makes.
@@ -268,9 +268,9 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	o := s.op(acquire, r.ID, r.SlotID, r.Budget)
 	o.weight, o.limit, o.queue, o.ticket = int64(r.Weight), int64(r.Limit), int64(r.Queue), int64(r.Ticket)
 	o.ttl = r.TTL.Milliseconds()
-	o.bare, o.fresh, o.owner, o.grace = r.Bare, r.Fresh, r.Owner, s.graces(r.Grace)
-	o.away = r.Away.Milliseconds()
-	if r.Bare && r.Weight == 1 && r.Queue <= 0 && o.grace == 0 {
+	o.bare, o.fresh, o.owner, o.grace = r.Plain, r.FirstAttempt, r.Owner, s.graces(r.Grace)
+	o.away = r.OutageFor.Milliseconds()
+	if r.Plain && r.Weight == 1 && r.Queue <= 0 && o.grace == 0 {
 		o.verb = bare
 	}
 	if own := r.Grace.Milliseconds(); own > s.grace.Load() {
@@ -312,7 +312,7 @@ func (s *Store) Release(ctx context.Context, r *store.Release) (bool, error) {
 	}
 	o := s.op(release, r.ID, r.SlotID, r.Budget)
 	o.grace = s.graces(r.Grace)
-	if r.Bare && o.grace == 0 {
+	if r.Plain && o.grace == 0 {
 		o.verb = bare
 	}
 	s.giveBackTwice(o)
@@ -341,8 +341,8 @@ func (s *Store) giveBackTwice(o *op) {
 }
 
 // Renew implements store.Store.
-func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
-	out := make([]store.Renewed, len(rs))
+func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.RenewResult {
+	out := make([]store.RenewResult, len(rs))
 	var wait sync.WaitGroup
 	budget := defaultBudget
 	if d, ok := ctx.Deadline(); ok {
@@ -357,11 +357,11 @@ func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.Renewed {
 		o := s.op(renew, r.ID, r.SlotID, budget)
 		o.ttl, o.weight, o.limit, o.fence = r.TTL.Milliseconds(), int64(r.Weight), int64(r.Limit), int64(r.Fence)
 		o.trust, o.grace, o.owner, o.put = r.Trust.Milliseconds(), s.graces(r.Grace), r.Owner, r.Register
-		o.away = r.Away.Milliseconds()
+		o.away = r.OutageFor.Milliseconds()
 		wait.Add(1)
 		o.async = func(_, _ string, err error) {
 			if out[i].Err = err; err == nil { // else it may be under way still
-				out[i].Kept = o.kept
+				out[i].Outcome = o.kept
 			}
 			wait.Done()
 		}
@@ -415,7 +415,7 @@ func (s *Store) Clear(ctx context.Context, c store.Clear) (int, error) {
 	return integer(reply, 1), nil
 }
 
-// SetLimit implements store.Limiter.
+// SetLimit implements store.LimitSetter.
 func (s *Store) SetLimit(ctx context.Context, id string, limit int) error {
 	if limit < 0 {
 		return fmt.Errorf("redisstore: limit %d of %q is negative: 0 pauses, ResetLimit takes a set limit off", limit, id)
@@ -426,7 +426,7 @@ func (s *Store) SetLimit(ctx context.Context, id string, limit int) error {
 	return s.limit(ctx, id, limit)
 }
 
-// ResetLimit implements store.Limiter.
+// ResetLimit implements store.LimitSetter.
 func (s *Store) ResetLimit(ctx context.Context, id string) error { return s.limit(ctx, id, "") }
 
 func (s *Store) limit(ctx context.Context, id string, limit any) error {
@@ -438,7 +438,7 @@ func (s *Store) limit(ctx context.Context, id string, limit any) error {
 	return nil
 }
 
-// Peers implements store.Counter.
+// Peers implements store.PeerCounter.
 func (s *Store) Peers(ctx context.Context, ttl time.Duration) (int, error) {
 	if s.bad != nil {
 		return 0, s.bad
@@ -457,7 +457,7 @@ func (s *Store) Probe(ctx context.Context, id string) error {
 
 // OnWake implements store.Waker. The subscription lives as long as somebody wants
 // to be woken.
-func (s *Store) OnWake(wake func(store.Word)) (stop func()) {
+func (s *Store) OnWake(wake func(store.Wakeup)) (stop func()) {
 	if s.bad != nil { // nothing will ever be granted
 		return func() {}
 	}

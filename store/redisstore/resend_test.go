@@ -24,7 +24,7 @@ func TestGrantSentAgainFoundItselfInTheWay(t *testing.T) {
 				s := New(rdb, "sem:", opts...)
 				t.Cleanup(func() { _ = s.Close() })
 				ask := func(id, slot string) (store.Decision, error) {
-					return s.Acquire(t.Context(), &store.Request{ID: id, SlotID: slot, Weight: 1, Limit: 1, TTL: time.Hour, Bare: bare, Fresh: true, Budget: 5 * time.Second})
+					return s.Acquire(t.Context(), &store.Request{ID: id, SlotID: slot, Weight: 1, Limit: 1, TTL: time.Hour, Plain: bare, FirstAttempt: true, Budget: 5 * time.Second})
 				}
 				_, _ = ask("warm", "w") // the connection's handshake, and the scripts
 				relay.DropReplies(1)

@@ -106,7 +106,7 @@ func exercise(ctx context.Context, one, two *Store, id string) (err error) {
 		err = errors.Join(err, e)
 		return freed
 	}
-	bare := func(r *store.Request) { r.Bare, r.Grace = true, 0 }
+	bare := func(r *store.Request) { r.Plain, r.Grace = true, 0 }
 	line := func(r *store.Request) { r.Queue = 5 }
 
 	// The plain case, several at once too, so that they share a trip.
@@ -115,7 +115,7 @@ func exercise(ctx context.Context, one, two *Store, id string) (err error) {
 	for i := range 8 {
 		all.Go(func() {
 			slot := fmt.Sprint("bare", i)
-			_, e := one.Acquire(ctx, &store.Request{ID: id, SlotID: slot, Weight: 1, Limit: 8, TTL: time.Minute, Bare: true})
+			_, e := one.Acquire(ctx, &store.Request{ID: id, SlotID: slot, Weight: 1, Limit: 8, TTL: time.Minute, Plain: true})
 			_, e2 := one.Release(ctx, &store.Release{ID: id, SlotID: slot})
 			mu.Lock()
 			defer mu.Unlock()
@@ -128,7 +128,7 @@ func exercise(ctx context.Context, one, two *Store, id string) (err error) {
 
 	// Leases, the line, the push to another process.
 	woken := make(chan string, 100)
-	stop := two.OnWake(func(w store.Word) {
+	stop := two.OnWake(func(w store.Wakeup) {
 		select {
 		case woken <- w.SlotID:
 		default:
@@ -174,11 +174,11 @@ func exercise(ctx context.Context, one, two *Store, id string) (err error) {
 		{ID: id, SlotID: "nobody", TTL: time.Minute, Weight: 1, Limit: 2},
 	})
 	err = errors.Join(err, kept[0].Err, kept[1].Err)
-	want("a renewal", kept[0].Kept, store.Held)
-	want("a renewal of nothing", kept[1].Kept, store.Lost)
+	want("a renewal", kept[0].Outcome, store.Renewed)
+	want("a renewal of nothing", kept[1].Outcome, store.Lost)
 	kept = one.Renew(ctx, []store.Renewal{{ID: id, SlotID: "registered", TTL: time.Minute, Weight: 1, Grace: time.Second, Register: true}})
 	err = errors.Join(err, kept[0].Err)
-	want("a registration", kept[0].Kept, store.PutBack)
+	want("a registration", kept[0].Outcome, store.Restored)
 
 	// Looking in, limits, taking away.
 	u, e := one.Usage(ctx, id, 2)
@@ -281,7 +281,7 @@ func TestBareSlotsLearnOfMeta(t *testing.T) {
 	ask := func(s *Store, id string, r store.Request) (*store.Request, store.Decision) {
 		t.Helper()
 		n++
-		r.ID, r.SlotID, r.TTL, r.Weight, r.Limit, r.Fresh = id, fmt.Sprint("slot", n), time.Minute, max(r.Weight, 1), 3, true
+		r.ID, r.SlotID, r.TTL, r.Weight, r.Limit, r.FirstAttempt = id, fmt.Sprint("slot", n), time.Minute, max(r.Weight, 1), 3, true
 		d, err := s.Acquire(ctx, &r)
 		if err != nil {
 			t.Fatal(err)
@@ -302,7 +302,7 @@ func TestBareSlotsLearnOfMeta(t *testing.T) {
 		},
 		"a registered lease": func(id string) {
 			got := leases.Renew(ctx, []store.Renewal{{ID: id, SlotID: "back", TTL: time.Minute, Weight: 2, Trust: time.Second, Register: true}})
-			if got[0].Err != nil || got[0].Kept != store.PutBack {
+			if got[0].Err != nil || got[0].Outcome != store.Restored {
 				t.Fatal(got)
 			}
 		},
@@ -322,7 +322,7 @@ func TestBareSlotsLearnOfMeta(t *testing.T) {
 			command(t, srv, "FLUSHALL")
 			s := opened(t, srv.Client(), "sem:")
 			leases = opened(t, srv.Client(), "sem:")
-			first, d := ask(s, "id", store.Request{Bare: true})
+			first, d := ask(s, "id", store.Request{Plain: true})
 			if d.Outcome != store.Granted || marker() {
 				t.Fatalf("%s: before it %v, marker %v", what, d, marker())
 			}
@@ -349,7 +349,7 @@ func TestBareSlotsLearnOfMeta(t *testing.T) {
 				}
 			}
 			// What was taken before can be given back.
-			if freed, err := s.Release(ctx, &store.Release{ID: "id", SlotID: first.SlotID, Bare: true}); !freed || err != nil {
+			if freed, err := s.Release(ctx, &store.Release{ID: "id", SlotID: first.SlotID, Plain: true}); !freed || err != nil {
 				t.Errorf("%s: the release: %v %v", what, freed, err)
 			}
 		}
@@ -398,10 +398,10 @@ func TestAKeyLivesAsLongAsItsSlots(t *testing.T) {
 func TestABareReleaseWithReplicasPanicked(t *testing.T) {
 	s := New(redistest.StartCluster(t, 3, 0).Client(), "sem:", Replicas(1, 50*time.Millisecond))
 	t.Cleanup(func() { _ = s.Close() })
-	if _, err := s.Acquire(t.Context(), &store.Request{ID: "id", SlotID: "slot", Weight: 1, Limit: 1, TTL: time.Minute, Bare: true}); err != nil {
+	if _, err := s.Acquire(t.Context(), &store.Request{ID: "id", SlotID: "slot", Weight: 1, Limit: 1, TTL: time.Minute, Plain: true}); err != nil {
 		t.Fatal(err)
 	}
-	if freed, err := s.Release(t.Context(), &store.Release{ID: "id", SlotID: "slot", Bare: true}); !freed || err != nil {
+	if freed, err := s.Release(t.Context(), &store.Release{ID: "id", SlotID: "slot", Plain: true}); !freed || err != nil {
 		t.Error(freed, err)
 	}
 }
@@ -426,7 +426,7 @@ func TestWrongTypeFailsAlone(t *testing.T) {
 			}
 			verbs := []func(id, slot string) error{
 				func(id, slot string) error {
-					d, err := s.Acquire(ctx, &store.Request{ID: id, SlotID: slot, Weight: 1, Limit: n, TTL: time.Minute, Bare: bare})
+					d, err := s.Acquire(ctx, &store.Request{ID: id, SlotID: slot, Weight: 1, Limit: n, TTL: time.Minute, Plain: bare})
 					if err == nil && d.Outcome != store.Granted {
 						err = fmt.Errorf("%v", d)
 					}
@@ -438,7 +438,7 @@ func TestWrongTypeFailsAlone(t *testing.T) {
 				func(id, slot string) error {
 					// Whether there was something to give back is not known where a trip was
 					// made a second time for those it did not fail on.
-					_, err := s.Release(ctx, &store.Release{ID: id, SlotID: slot, Bare: bare})
+					_, err := s.Release(ctx, &store.Release{ID: id, SlotID: slot, Plain: bare})
 					return err
 				},
 			}
@@ -575,7 +575,7 @@ func TestTombstonesAreSwept(t *testing.T) {
 	s := opened(t, rdb, "sem:")
 	take := func(slot string) {
 		t.Helper()
-		d, err := s.Acquire(t.Context(), &store.Request{ID: "id", SlotID: slot, Weight: 1, Limit: 9, TTL: time.Minute, Fresh: true})
+		d, err := s.Acquire(t.Context(), &store.Request{ID: "id", SlotID: slot, Weight: 1, Limit: 9, TTL: time.Minute, FirstAttempt: true})
 		if err != nil || d.Outcome != store.Granted {
 			t.Fatal(d, err)
 		}

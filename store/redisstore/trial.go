@@ -45,7 +45,7 @@ func (c *checker) trial(ctx context.Context, id, at string) {
 		return &store.Request{ID: id, SlotID: slot(n), Weight: 1, Limit: 1, Queue: 1, TTL: trialTTL, Owner: "gotsem doctor"}
 	}
 	release := func(verb string, n int, bare bool) {
-		freed, err := s.Release(ctx, &store.Release{ID: id, SlotID: slot(n), Bare: bare})
+		freed, err := s.Release(ctx, &store.Release{ID: id, SlotID: slot(n), Plain: bare})
 		expect(verb, freed, freed, err)
 	}
 
@@ -69,7 +69,7 @@ func (c *checker) trial(ctx context.Context, id, at string) {
 		release("release", 1, false)
 	}
 	bare := request(3)
-	bare.Bare, bare.Queue, bare.Owner = true, 0, ""
+	bare.Plain, bare.Queue, bare.Owner = true, 0, ""
 	d, err = s.Acquire(ctx, bare)
 	if expect("acquire (TryAcquire)", d.Outcome == store.Granted, d, err) {
 		release("release (TryAcquire)", 3, true)

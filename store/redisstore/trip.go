@@ -54,7 +54,7 @@ type question struct {
 type answer struct {
 	decision store.Decision
 	freed    bool
-	kept     store.Kept
+	kept     store.RenewOutcome
 	err      error
 }
 
@@ -810,14 +810,14 @@ func (s *Store) read(ctx context.Context, c *call, rest []*op) []*op {
 					o.decision.Fence = 0
 				}
 				if o.decision.Outcome == store.Waiting {
-					o.decision.Asked = uint64(max(now, -now))
+					o.decision.PollID = uint64(max(now, -now))
 				}
 			case c.verb == renew:
 				n := r.number()
 				if again = n == renewAgain && o.askAnew(); n == renewAgain && !again {
 					r.err = errClock
 				}
-				o.kept = store.Kept(n)
+				o.kept = store.RenewOutcome(n)
 			default:
 				o.freed = r.number() == 1
 			}

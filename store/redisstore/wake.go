@@ -36,7 +36,7 @@ type ears struct {
 	refusals atomic.Int32 // of subscriptions, one after the other
 	doubting bool         // grants are not passed on: a waiter must ask, since more than the grant is needed
 
-	callbacks atomic.Pointer[[]*func(store.Word)]
+	callbacks atomic.Pointer[[]*func(store.Wakeup)]
 
 	mu     sync.Mutex
 	stop   context.CancelFunc // of the process's channel; nil: nobody listens
@@ -47,23 +47,23 @@ type ears struct {
 
 // hears passes on what a script said: see push in the prelude.
 func (e *ears) hears(text string) {
-	w := store.Word{SlotID: text}
+	w := store.Wakeup{SlotID: text}
 	if part := strings.SplitN(text, " ", 4); len(part) == 4 {
 		asked, err1 := strconv.ParseUint(part[0], 10, 64)
 		fence, err2 := strconv.ParseUint(part[1], 10, 64)
 		limit, err3 := strconv.Atoi(part[2])
 		if err1 == nil && err2 == nil && err3 == nil {
-			w = store.Word{SlotID: part[3]}
+			w = store.Wakeup{SlotID: part[3]}
 			e.shards.leave(w.SlotID) // if it must ask after all, it joins again
 			if !e.doubting {
-				w.Asked, w.Fence, w.Limit = asked, fence, limit
+				w.PollID, w.Fence, w.Limit = asked, fence, limit
 			}
 		}
 	}
 	e.tell(w)
 }
 
-func (e *ears) tell(w store.Word) {
+func (e *ears) tell(w store.Wakeup) {
 	if cs := e.callbacks.Load(); cs != nil {
 		for _, c := range *cs {
 			(*c)(w)
@@ -72,10 +72,10 @@ func (e *ears) tell(w store.Word) {
 }
 
 // add has wake called from now on, until the func that it returns is.
-func (e *ears) add(wake func(store.Word)) (remove func()) {
+func (e *ears) add(wake func(store.Wakeup)) (remove func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.change(func(cs []*func(store.Word)) []*func(store.Word) { return append(cs, &wake) })
+	e.change(func(cs []*func(store.Wakeup)) []*func(store.Wakeup) { return append(cs, &wake) })
 	if e.stop == nil {
 		e.ctx, e.stop = context.WithCancel(context.Background())
 		channel := wakeChannel(e.token)
@@ -86,8 +86,8 @@ func (e *ears) add(wake func(store.Word)) (remove func()) {
 	}
 	return sync.OnceFunc(func() {
 		e.mu.Lock()
-		left := e.change(func(cs []*func(store.Word)) []*func(store.Word) {
-			return slices.DeleteFunc(cs, func(c *func(store.Word)) bool { return c == &wake })
+		left := e.change(func(cs []*func(store.Wakeup)) []*func(store.Wakeup) {
+			return slices.DeleteFunc(cs, func(c *func(store.Wakeup)) bool { return c == &wake })
 		})
 		stop := e.stop
 		if left == 0 {
@@ -109,8 +109,8 @@ func (e *ears) context() context.Context {
 	return e.ctx
 }
 
-func (e *ears) change(f func([]*func(store.Word)) []*func(store.Word)) int {
-	var cs []*func(store.Word)
+func (e *ears) change(f func([]*func(store.Wakeup)) []*func(store.Wakeup)) int {
+	var cs []*func(store.Wakeup)
 	if old := e.callbacks.Load(); old != nil {
 		cs = slices.Clone(*old)
 	}
@@ -197,7 +197,7 @@ func (e *ears) hear(ctx context.Context, ps *redis.PubSub) error {
 			switch m.Kind {
 			case "subscribe", "ssubscribe":
 				e.refusals.Store(0)
-				e.tell(store.Word{})
+				e.tell(store.Wakeup{})
 			case "sunsubscribe":
 				if e.shards.wants(m.Channel) {
 					return errMoved

@@ -26,7 +26,7 @@ type ear struct {
 func listening(t testing.TB, rdb redis.UniversalClient) ear {
 	t.Helper()
 	e := ear{Store: opened(t, rdb, "sem:"), heard: make(chan string, 1000)}
-	e.stop = e.OnWake(func(w store.Word) { e.heard <- w.SlotID })
+	e.stop = e.OnWake(func(w store.Wakeup) { e.heard <- w.SlotID })
 	t.Cleanup(e.stop)
 	return e
 }
@@ -196,7 +196,7 @@ func TestListeningEnds(t *testing.T) {
 			rdb := connect()
 			e := listening(t, rdb)
 			e.await(t, "")
-			second := e.OnWake(func(store.Word) {})
+			second := e.OnWake(func(store.Wakeup) {})
 			second()
 			second()
 			from := opened(t, rdb, "sem:")

@@ -65,7 +65,7 @@ var keepTests = []subtest{
 		w.full("b", limit(3))
 		w.pass(w.unit * 2 / 3)
 		w.clear("b", 0)
-		w.renew("a", store.PutBack, func(r *store.Renewal) { r.Weight, r.Register = 3, true })
+		w.renew("a", store.Restored, func(r *store.Renewal) { r.Weight, r.Register = 3, true })
 		w.stands(3, 0)
 		w.full("c", limit(3))
 	}},
@@ -74,13 +74,13 @@ var keepTests = []subtest{
 		trusts := func(r *store.Renewal) { r.Trust, r.Grace, r.Fence = w.long, 4*w.unit, 1 }
 		a := w.granted("a", limit(2), patient)
 		w.granted("b", limit(2), patient)
-		w.renew("a", store.Held, trusts)
+		w.renew("a", store.Renewed, trusts)
 		w.h.Forget(w.T, w.st)
 		d := w.ask("c", limit(2), patient)
 		if d.Outcome != store.Recovering || d.RetryIn <= 0 || d.RetryIn > 4*w.unit {
 			w.Fatalf("the memory is lost: %+v", d)
 		}
-		w.renew("a", store.PutBack, trusts, func(r *store.Renewal) { r.Fence = a.Fence })
+		w.renew("a", store.Restored, trusts, func(r *store.Renewal) { r.Fence = a.Fence })
 		w.renew("b", store.Lost, func(r *store.Renewal) { r.Grace = 4 * w.unit }) // without trust
 		w.eventually(10*w.unit, "grants are made again", func() bool {
 			d = w.ask("c", limit(2), patient)

@@ -28,7 +28,7 @@ var limitTests = []subtest{
 			r := w.request("a", []wish{limit(10), odd})
 			refused("renewal, "+what, w.st.Renew(w.ctx, []store.Renewal{{ID: r.ID, SlotID: r.SlotID, Weight: r.Weight, Limit: r.Limit, TTL: r.TTL, Register: true}})[0].Err)
 		}
-		if l, ok := w.st.(store.Limiter); ok {
+		if l, ok := w.st.(store.LimitSetter); ok {
 			refused("setting MaxInt", l.SetLimit(w.ctx, w.id, math.MaxInt))
 		}
 		w.stands(0, 0)
@@ -88,7 +88,7 @@ var limitTests = []subtest{
 		}
 		w.setLimit(4)
 		w.stands(10, 5)
-		w.renew("a0", store.Held)
+		w.renew("a0", store.Renewed)
 		w.is(w.ask("a1", limit(10)), store.Granted, 10, 5)
 		for i := range 6 {
 			w.release(names("a", 10)[i], true)
@@ -124,7 +124,7 @@ var limitTests = []subtest{
 		w.full("b", limit(5), bare)
 		w.waits(1, "c", limit(5))
 		w.waits(2, "d", limit(5), weight(3)) // not too heavy: a pause ends
-		w.renew("a", store.Held)
+		w.renew("a", store.Renewed)
 		w.is(w.ask("a", limit(5)), store.Granted, 1, 2)
 		w.release("a", true)
 		w.stands(0, 2)
@@ -156,7 +156,7 @@ var limitTests = []subtest{
 		for _, slot := range names("a", 4) {
 			w.granted(slot, limit(10))
 		}
-		if err := w.peer.(store.Limiter).SetLimit(w.ctx, w.id, 4); err != nil {
+		if err := w.peer.(store.LimitSetter).SetLimit(w.ctx, w.id, 4); err != nil {
 			w.Fatal(err)
 		}
 		w.full("b", limit(10))
@@ -164,7 +164,7 @@ var limitTests = []subtest{
 	}},
 	{name: "a negative limit is an error", needs: limiter, test: func(w *world) {
 		w.unchanged("a negative limit", func() {
-			if err := w.st.(store.Limiter).SetLimit(w.ctx, w.id, -1); err == nil {
+			if err := w.st.(store.LimitSetter).SetLimit(w.ctx, w.id, -1); err == nil {
 				w.Fatal("no error")
 			}
 		})
@@ -173,7 +173,7 @@ var limitTests = []subtest{
 		}
 	}},
 	{name: "odd ids", needs: limiter, test: func(w *world) {
-		l := w.st.(store.Limiter)
+		l := w.st.(store.LimitSetter)
 		for i, id := range oddIDs {
 			if err := l.SetLimit(w.ctx, id, i+7); err != nil {
 				w.Fatalf("%.40q: %v", id, err)

@@ -231,7 +231,7 @@ var lineTests = []subtest{
 		w.is(w.ask("b"), store.Granted, 1, 0)
 		w.pass(store.Claim)
 		w.stands(1, 0)
-		w.renew("b", store.Held)
+		w.renew("b", store.Renewed)
 	}},
 	{name: "a grant is claimed for a short TTL", slow: true, test: func(w *world) {
 		w.granted("a")

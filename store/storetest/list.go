@@ -56,7 +56,7 @@ var listTests = []subtest{
 				w.Errorf("holder %d: %+v, want %+v", i, h, want[i])
 			}
 		}
-		w.renew("z", store.Held, func(r *store.Renewal) { r.TTL = 3 * w.long; r.Owner = "one:1" })
+		w.renew("z", store.Renewed, func(r *store.Renewal) { r.TTL = 3 * w.long; r.Owner = "one:1" })
 		if hs := holders(); hs[0].SlotID != "z" || hs[0].Fence != a.Fence || hs[0].Left < 2*w.long {
 			w.Errorf("renewed: %+v", hs[0])
 		}
@@ -92,7 +92,7 @@ var listTests = []subtest{
 		}
 	}},
 	{name: "registered holders", needs: lister, test: func(w *world) {
-		w.renew("a", store.PutBack, func(r *store.Renewal) { r.Register, r.Trust, r.Weight, r.Owner = true, w.long, 3, "who:1" })
+		w.renew("a", store.Restored, func(r *store.Renewal) { r.Register, r.Trust, r.Weight, r.Owner = true, w.long, 3, "who:1" })
 		hs, err := w.st.(store.Lister).Holders(w.ctx, w.id)
 		if err != nil || len(hs) != 1 || hs[0].SlotID != "a" || hs[0].Weight != 3 || hs[0].Owner != "who:1" {
 			w.Fatalf("%+v, %v", hs, err)
@@ -126,7 +126,7 @@ var listTests = []subtest{
 		w.waits(1, "waits", on("beside a line"))
 		w.waits(1, "only waits", on("only a line"), limit(0))
 		if w.h.has()&limiter != 0 {
-			if err := w.st.(store.Limiter).SetLimit(w.ctx, "only a limit", 3); err != nil {
+			if err := w.st.(store.LimitSetter).SetLimit(w.ctx, "only a limit", 3); err != nil {
 				w.Fatal(err)
 			}
 		}
@@ -152,7 +152,7 @@ var listTests = []subtest{
 	{name: "processes", needs: counter, slow: true, test: func(w *world) {
 		count := func(st store.Store, ttl time.Duration) int {
 			w.Helper()
-			n, err := st.(store.Counter).Peers(w.ctx, ttl)
+			n, err := st.(store.PeerCounter).Peers(w.ctx, ttl)
 			if err != nil {
 				w.Fatal(err)
 			}

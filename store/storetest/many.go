@@ -101,7 +101,7 @@ func (w *world) stress(most int) {
 		fences[d.Fence] = r.SlotID
 		fenced.Unlock()
 		if rand.N(2) == 0 {
-			if a := st.Renew(w.ctx, []store.Renewal{{ID: r.ID, SlotID: r.SlotID, TTL: w.long, Weight: r.Weight}})[0]; a.Err != nil || a.Kept != store.Held {
+			if a := st.Renew(w.ctx, []store.Renewal{{ID: r.ID, SlotID: r.SlotID, TTL: w.long, Weight: r.Weight}})[0]; a.Err != nil || a.Outcome != store.Renewed {
 				w.Errorf("renew what is held: %+v", a)
 			}
 		}
@@ -130,7 +130,7 @@ func (w *world) stress(most int) {
 				patient := rand.N(4) > 0
 				for {
 					d, err := st.Acquire(w.ctx, r)
-					r.Fresh = false
+					r.FirstAttempt = false
 					if err != nil {
 						w.Errorf("acquire: %v", err)
 						return

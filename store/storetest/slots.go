@@ -57,12 +57,12 @@ var acquireTests = []subtest{
 		w.release("a", true)
 		w.release("a", false)
 		w.is(w.ask("e", bare, limit(3)), store.Granted, 3, 0)
-		w.renew("e", store.Held)
-		if freed, err := w.st.Release(w.ctx, &store.Release{ID: w.id, SlotID: "b", Bare: true}); err != nil || !freed {
+		w.renew("e", store.Renewed)
+		if freed, err := w.st.Release(w.ctx, &store.Release{ID: w.id, SlotID: "b", Plain: true}); err != nil || !freed {
 			w.Fatalf("not bare, and said to be: freed %v, %v", freed, err) // that is a hint, no more
 		}
 		w.is(w.ask("f", bare, limit(3)), store.Granted, 3, 0)
-		if freed, err := w.st.Release(w.ctx, &store.Release{ID: w.id, SlotID: "f", Bare: true}); err != nil || !freed {
+		if freed, err := w.st.Release(w.ctx, &store.Release{ID: w.id, SlotID: "f", Plain: true}); err != nil || !freed {
 			w.Fatalf("bare: freed %v, %v", freed, err)
 		}
 		w.clear("c", 1)
@@ -149,7 +149,7 @@ var acquireTests = []subtest{
 		w.is(w.ask("f", limit(2), bare), store.Full, 2, 0)
 		w.pass(2 * w.unit) // all short ones are gone, and so would be a key that lived as long as the last
 		w.stands(1, 0)
-		w.renew("a", store.Held)
+		w.renew("a", store.Renewed)
 	}},
 	{name: "the last of several weights lapses", slow: true, test: func(w *world) {
 		w.granted("a", limit(9), weight(4), ttl(w.unit))
@@ -177,7 +177,7 @@ var acquireTests = []subtest{
 		w.waits(1, "f", limit(2))
 		w.granted("d", limit(2), ttl(9*time.Minute))
 		near(w.full("c", limit(2)), 5*time.Minute)
-		w.renew("a", store.Held, func(r *store.Renewal) { r.TTL = 20 * time.Minute })
+		w.renew("a", store.Renewed, func(r *store.Renewal) { r.TTL = 20 * time.Minute })
 		near(w.full("c", limit(2)), 9*time.Minute)
 	}},
 	{name: "a refusal without a holder does not know when", test: func(w *world) {
@@ -237,7 +237,7 @@ var acquireTests = []subtest{
 			if u := w.usageOf(w.peer, id, 1); u.Active != 1 || u.Waiting != 1 {
 				w.Fatalf("id %d %.40q: %+v", i, id, u)
 			}
-			if got := w.st.Renew(w.ctx, []store.Renewal{{ID: id, SlotID: "a", TTL: w.long, Weight: 1}}); got[0].Err != nil || got[0].Kept != store.Held {
+			if got := w.st.Renew(w.ctx, []store.Renewal{{ID: id, SlotID: "a", TTL: w.long, Weight: 1}}); got[0].Err != nil || got[0].Outcome != store.Renewed {
 				w.Fatalf("id %d %.40q: renew: %+v", i, id, got)
 			}
 			if freed, err := w.st.Release(w.ctx, &store.Release{ID: id, SlotID: "a"}); err != nil || !freed {
@@ -258,7 +258,7 @@ var acquireTests = []subtest{
 			}
 		}
 		for _, slot := range oddIDs {
-			w.renew(slot, store.Held)
+			w.renew(slot, store.Renewed)
 			w.release(slot, true)
 		}
 		w.stands(0, 0)
@@ -358,7 +358,7 @@ func (w *world) fails(what string, ctx context.Context, want error, id, slot str
 	check("usage", err)
 	_, err = w.st.Clear(ctx, store.Clear{ID: id, TTL: w.long})
 	check("clear", err)
-	if l, ok := w.st.(store.Limiter); ok {
+	if l, ok := w.st.(store.LimitSetter); ok {
 		check("set limit", l.SetLimit(ctx, id, 1))
 		check("reset limit", l.ResetLimit(ctx, id))
 	}
@@ -373,20 +373,20 @@ var renewTests = []subtest{
 		w.granted("a", limit(3), ttl(4*w.unit))
 		w.granted("b", limit(3), ttl(4*w.unit), bare)
 		w.granted("c", limit(3), ttl(4*w.unit))
-		w.renew("a", store.Held)
-		w.renew("b", store.Held)
+		w.renew("a", store.Renewed)
+		w.renew("b", store.Renewed)
 		w.pass(4 * w.unit)
 		w.stands(2, 0)
-		w.renew("a", store.Held)
-		w.renew("b", store.Held)
+		w.renew("a", store.Renewed)
+		w.renew("b", store.Renewed)
 		w.renew("c", store.Lost)
 	}},
 	{name: "never for less than before", slow: true, test: func(w *world) {
 		w.granted("a")
-		w.renew("a", store.Held, func(r *store.Renewal) { r.TTL = w.unit / 2 })
+		w.renew("a", store.Renewed, func(r *store.Renewal) { r.TTL = w.unit / 2 })
 		w.pass(w.unit)
 		w.stands(1, 0)
-		w.renew("a", store.Held)
+		w.renew("a", store.Renewed)
 	}},
 	{name: "what lapsed is lost", slow: true, test: func(w *world) {
 		w.granted("a", ttl(w.unit))
@@ -417,7 +417,7 @@ var renewTests = []subtest{
 		w.granted("b", limit(2))
 		w.clear("a", 1)
 		w.renew("a", store.Revoked)
-		w.renew("b", store.Held)
+		w.renew("b", store.Renewed)
 		w.clear("", 1)
 		w.renew("b", store.Revoked)
 		w.stands(0, 0)
@@ -434,7 +434,7 @@ var renewTests = []subtest{
 	{name: "what another id holds is lost", test: func(w *world) {
 		w.granted("a", on("other"))
 		w.renew("a", store.Lost)
-		w.renew("a", store.Held, func(r *store.Renewal) { r.ID = "other" })
+		w.renew("a", store.Renewed, func(r *store.Renewal) { r.ID = "other" })
 	}},
 	{name: "many at once, in their order", test: func(w *world) {
 		const n = 600
@@ -456,11 +456,11 @@ var renewTests = []subtest{
 			w.Fatalf("%d answers to %d renewals", len(got), n)
 		}
 		for i, a := range got {
-			want := store.Held
+			want := store.Renewed
 			if i%5 == 0 {
 				want = store.Lost
 			}
-			if bad := i == 7 || i == 8; bad != (a.Err != nil) || !bad && a.Kept != want {
+			if bad := i == 7 || i == 8; bad != (a.Err != nil) || !bad && a.Outcome != want {
 				w.Fatalf("renewal %d of %q: %+v, want %v, an error: %v", i, rs[i].ID, a, want, bad)
 			}
 		}
@@ -471,11 +471,11 @@ var renewTests = []subtest{
 	{name: "registered", test: func(w *world) {
 		register := func(r *store.Renewal) { r.Register, r.Trust = true, w.long }
 		w.granted("a")
-		w.renew("b", store.PutBack, register, func(r *store.Renewal) { r.Weight = 2 })
+		w.renew("b", store.Restored, register, func(r *store.Renewal) { r.Weight = 2 })
 		w.stands(3, 0) // above the limit too: the work is under way
-		w.renew("b", store.Held, register, func(r *store.Renewal) { r.Weight = 2 })
-		w.renew("b", store.Held)
-		w.renew("a", store.Held, register)
+		w.renew("b", store.Renewed, register, func(r *store.Renewal) { r.Weight = 2 })
+		w.renew("b", store.Renewed)
+		w.renew("a", store.Renewed, register)
 		w.stands(3, 0)
 		w.is(w.ask("c"), store.Full, 3, 0)
 		w.release("a", true)
@@ -486,11 +486,11 @@ var renewTests = []subtest{
 	}},
 	{name: "registered for its TTL", slow: true, test: func(w *world) {
 		register := func(r *store.Renewal) { r.Register, r.Trust = true, w.long }
-		w.renew("a", store.PutBack, register, func(r *store.Renewal) { r.TTL = w.unit })
+		w.renew("a", store.Restored, register, func(r *store.Renewal) { r.TTL = w.unit })
 		w.pass(w.unit)
 		w.stands(0, 0)
 		w.renew("a", store.Lost)
-		w.renew("a", store.PutBack, register)
+		w.renew("a", store.Restored, register)
 		w.waits(1, "b")
 		w.pass(w.unit)
 		w.stands(1, 1)
@@ -511,7 +511,7 @@ var renewTests = []subtest{
 					if r.Err != nil {
 						w.Errorf("renew: %v", r.Err)
 					}
-					if kept.Store(r.Kept == store.Held); !kept.Load() {
+					if kept.Store(r.Outcome == store.Renewed); !kept.Load() {
 						return
 					}
 					time.Sleep(w.unit / 500)
@@ -735,9 +735,9 @@ var clearTests = []subtest{
 		w.clear("x", 0)
 		w.clear("d", 0) // another id's
 		w.stands(2, 0)
-		w.renew("a", store.Held)
+		w.renew("a", store.Renewed)
 		w.renew("b", store.Revoked)
-		w.renew("c", store.Held)
+		w.renew("c", store.Renewed)
 		w.release("b", false)
 		w.stands(2, 0)
 		w.is(w.ask("e", limit(4)), store.Granted, 3, 0)

@@ -152,14 +152,14 @@ func (h *Harness) capabilities(t *testing.T) {
 	st := h.New(t)
 	_, wakes := st.(store.Waker)
 	_, lists := st.(store.Lister)
-	_, limits := st.(store.Limiter)
-	_, counts := st.(store.Counter)
+	_, limits := st.(store.LimitSetter)
+	_, counts := st.(store.PeerCounter)
 	for _, c := range []struct {
 		name        string
 		there, deny bool
 	}{
 		{"store.Waker", wakes, h.NoWaker}, {"store.Lister", lists, h.NoLister},
-		{"store.Limiter", limits, h.NoLimiter}, {"store.Counter", counts, h.NoCounter},
+		{"store.LimitSetter", limits, h.NoLimiter}, {"store.PeerCounter", counts, h.NoCounter},
 	} {
 		if c.there == c.deny {
 			t.Errorf("%T is a %s: %v; the harness says that it is not one: %v", st, c.name, c.there, c.deny)
@@ -210,8 +210,8 @@ func ttl(d time.Duration) wish   { return func(r *store.Request) { r.TTL = d } }
 func queue(n int) wish           { return func(r *store.Request) { r.Queue = n } }
 func ticket(n uint64) wish       { return func(r *store.Request) { r.Ticket = n } }
 func owner(s string) wish        { return func(r *store.Request) { r.Owner = s } }
-func bare(r *store.Request)      { r.Bare = true }
-func lease(r *store.Request)     { r.Bare = false }
+func bare(r *store.Request)      { r.Plain = true }
+func lease(r *store.Request)     { r.Plain = false }
 func wait(r *store.Request)      { r.Queue = 100 }
 func on(id string) wish          { return func(r *store.Request) { r.ID = id } }
 func grace(d time.Duration) wish { return func(r *store.Request) { r.Grace = d } }
@@ -220,7 +220,7 @@ func (w *world) request(slot string, wishes []wish) *store.Request {
 	for _, do := range wishes {
 		do(r)
 	}
-	r.Fresh = w.meets(r.ID, slot)
+	r.FirstAttempt = w.meets(r.ID, slot)
 	return r
 }
 
@@ -306,7 +306,7 @@ func (w *world) releaseOf(st store.Store, slot string, freed bool) {
 }
 
 // renew renews one slot and checks the answer.
-func (w *world) renew(slot string, want store.Kept, changes ...func(*store.Renewal)) {
+func (w *world) renew(slot string, want store.RenewOutcome, changes ...func(*store.Renewal)) {
 	w.Helper()
 	r := store.Renewal{ID: w.id, SlotID: slot, TTL: w.long, Weight: 1, Owner: "host:1"}
 	for _, do := range changes {
@@ -317,8 +317,8 @@ func (w *world) renew(slot string, want store.Kept, changes ...func(*store.Renew
 	if len(got) != 1 || got[0].Err != nil {
 		w.Fatalf("renew %q: %+v", slot, got)
 	}
-	if got[0].Kept != want {
-		w.Fatalf("renew %q: %v, want %v (0 lost, 1 held, 2 put back, 3 revoked)", slot, got[0].Kept, want)
+	if got[0].Outcome != want {
+		w.Fatalf("renew %q: %v, want %v (0 lost, 1 held, 2 put back, 3 revoked)", slot, got[0].Outcome, want)
 	}
 }
 
@@ -360,14 +360,14 @@ func (w *world) stands(active, waiting int) {
 
 func (w *world) setLimit(n int) {
 	w.Helper()
-	if err := w.st.(store.Limiter).SetLimit(w.ctx, w.id, n); err != nil {
+	if err := w.st.(store.LimitSetter).SetLimit(w.ctx, w.id, n); err != nil {
 		w.Fatalf("set limit %d: %v", n, err)
 	}
 }
 
 func (w *world) resetLimit() {
 	w.Helper()
-	if err := w.st.(store.Limiter).ResetLimit(w.ctx, w.id); err != nil {
+	if err := w.st.(store.LimitSetter).ResetLimit(w.ctx, w.id); err != nil {
 		w.Fatalf("reset limit: %v", err)
 	}
 }

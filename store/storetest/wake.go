@@ -18,7 +18,7 @@ type ear struct {
 	w     *world
 	st    store.Store
 	heard chan string
-	words sync.Map // slot id -> the last store.Word of it
+	words sync.Map // slot id -> the last store.Wakeup of it
 	stop  func()
 }
 
@@ -26,7 +26,7 @@ type ear struct {
 func (w *world) listen(st store.Store) *ear {
 	w.Helper()
 	e := &ear{w: w, st: st, heard: make(chan string, 1000)}
-	e.stop = st.(store.Waker).OnWake(func(w store.Word) {
+	e.stop = st.(store.Waker).OnWake(func(w store.Wakeup) {
 		if w.SlotID != "" { // "ask again, all of you" is always right
 			e.words.Store(w.SlotID, w)
 			e.heard <- w.SlotID
@@ -121,10 +121,10 @@ var wakeTests = []subtest{
 	}},
 	{name: "of a grant, what asking would answer", slow: true, needs: waker, test: func(w *world) {
 		e := w.listen(w.st)
-		word := func(slot string) store.Word {
+		word := func(slot string) store.Wakeup {
 			e.hears(slot)
 			got, _ := e.words.Load(slot)
-			return got.(store.Word)
+			return got.(store.Wakeup)
 		}
 		w.granted("a", limit(2), weight(2))
 		w.waits(1, "b", limit(2))
@@ -138,15 +138,15 @@ var wakeTests = []subtest{
 		if got.Fence == 0 {
 			return // a store need not say
 		}
-		if b.Asked == 0 || c.Asked == 0 {
+		if b.PollID == 0 || c.PollID == 0 {
 			w.Fatalf("%+v, %+v: grants are told, and no asking has a name", b, c)
 		}
-		if now := w.is(w.ask("b", limit(2)), store.Granted, 1, 1); got != (store.Word{SlotID: "b", Fence: now.Fence, Limit: 2, Asked: b.Asked}) {
+		if now := w.is(w.ask("b", limit(2)), store.Granted, 1, 1); got != (store.Wakeup{SlotID: "b", Fence: now.Fence, Limit: 2, PollID: b.PollID}) {
 			w.Fatalf("told %+v; asked after %+v, the answer is %+v", got, b, now)
 		}
 		w.releaseOf(w.peer, "b", true)
 		got = word("d")
-		if now := w.is(w.ask("d", limit(2), weight(2)), store.Granted, 2, 0); got != (store.Word{SlotID: "d", Fence: now.Fence, Limit: 2, Asked: d.Asked}) {
+		if now := w.is(w.ask("d", limit(2), weight(2)), store.Granted, 2, 0); got != (store.Wakeup{SlotID: "d", Fence: now.Fence, Limit: 2, PollID: d.PollID}) {
 			w.Fatalf("told %+v; asked after %+v, the answer is %+v", got, d, now)
 		}
 	}},
@@ -156,7 +156,7 @@ var wakeTests = []subtest{
 		w.waits(2, "c")
 		w.release("a", true)
 		w.h.Advance(store.Claim / 2)
-		w.renew("b", store.Held)
+		w.renew("b", store.Renewed)
 		w.waits(1, "c")
 		w.pass(store.Claim)
 		w.waits(1, "c")
@@ -184,7 +184,7 @@ var wakeTests = []subtest{
 		w.release("unknown", false)
 		w.release("c", true) // b, before it, is where it was
 		w.clear("unknown", 0)
-		w.renew("a", store.Held)
+		w.renew("a", store.Renewed)
 		w.full("try", limit(3))
 		w.usage(3)
 		e.hears()

@@ -26,7 +26,7 @@ type Ask struct {
 	Granted       bool
 	Since         time.Duration // granted: it was not yet at that time
 
-	asked uint64 // store.Decision.Asked
+	asked uint64 // store.Decision.PollID
 }
 
 // watched is a store whose answers to those who wait are told to somebody.
@@ -66,7 +66,7 @@ func (w *watched) Acquire(ctx context.Context, r *store.Request) (store.Decision
 		w.done[slot] = true
 		delete(w.open, slot)
 	case d.Ticket > 0 && (d.Outcome == store.Waiting || d.Outcome == store.Recovering):
-		a.Ticket, a.Since, a.asked = d.Ticket, a.Back, d.Asked
+		a.Ticket, a.Since, a.asked = d.Ticket, a.Back, d.PollID
 		w.open[slot] = a
 	default:
 		delete(w.open, slot)
@@ -78,11 +78,11 @@ func (w *watched) Acquire(ctx context.Context, r *store.Request) (store.Decision
 
 // OnWake implements store.Waker: a grant that is told, after the latest question, is an
 // answer too.
-func (w *watched) OnWake(wake func(store.Word)) (stop func()) {
-	return w.Store.OnWake(func(word store.Word) {
+func (w *watched) OnWake(wake func(store.Wakeup)) (stop func()) {
+	return w.Store.OnWake(func(word store.Wakeup) {
 		w.mu.Lock()
 		a, ok := w.open[word.SlotID]
-		if ok = ok && word.Fence > 0 && word.Asked == a.asked && !w.done[word.SlotID]; ok {
+		if ok = ok && word.Fence > 0 && word.PollID == a.asked && !w.done[word.SlotID]; ok {
 			w.done[word.SlotID] = true
 			delete(w.open, word.SlotID)
 			a.Granted, a.Sent, a.Back = true, now(), now()

@@ -47,7 +47,7 @@ var all = []Mutant{
 	{"trust from the answer on: grants", "lease.go",
 		"l.trust.Store(int64(sent + s.opt.TTL - margin(s.opt.TTL)))", "l.trust.Store(int64(mutated(\"trust from the answer on: grants\", s.now(), sent) + s.opt.TTL - margin(s.opt.TTL)))",
 		"send-time"},
-	{"trust from the answer on: renewals", "keeper.go",
+	{"trust from the answer on: renewals", "renewer.go",
 		"trust := sent + s.opt.TTL - margin(s.opt.TTL)", "trust := mutated(\"trust from the answer on: renewals\", s.now(), sent) + s.opt.TTL - margin(s.opt.TTL)",
 		"send-time"},
 	{"grace sweeps what looks lapsed", "store/redisstore/scripts/prelude.lua",

@@ -130,7 +130,7 @@ func (p *pair) acquire(r store.Request) {
 			}
 			p.fences[which][d.Fence] = r.SlotID
 		}
-		d.Ticket, d.Fence, d.RetryIn, d.Asked = 0, 0, 0, 0
+		d.Ticket, d.Fence, d.RetryIn, d.PollID = 0, 0, 0, 0
 		if d.Outcome != store.Waiting {
 			d.Place = 0
 		}
@@ -147,17 +147,17 @@ func (p *pair) Acquire(t *rapid.T) {
 	if p.queue {
 		r.Queue, r.TTL = rapid.IntRange(0, 4).Draw(t, "queue"), time.Hour
 	} else {
-		r.Bare = rapid.IntRange(0, 3).Draw(t, "bare") == 0
+		r.Plain = rapid.IntRange(0, 3).Draw(t, "bare") == 0
 	}
 	again := r
 	p.asked[r.SlotID] = &again
-	r.Fresh = true
+	r.FirstAttempt = true
 	p.acquire(r)
 }
 
 func (p *pair) AskAgain(t *rapid.T) {
 	r := p.asked[p.slot()]
-	if r == nil || r.Bare && !p.queue {
+	if r == nil || r.Plain && !p.queue {
 		return // whether the retry of a bare slot makes it last longer is left open
 	}
 	if rapid.Bool().Draw(t, "other limit") {
@@ -168,7 +168,7 @@ func (p *pair) AskAgain(t *rapid.T) {
 
 func (p *pair) Release(t *rapid.T) {
 	slot := p.slot()
-	bare := p.asked[slot] != nil && p.asked[slot].Bare
+	bare := p.asked[slot] != nil && p.asked[slot].Plain
 	p.both("release "+slot, func(s store.Store, _ int) any {
 		freed, err := s.Release(ctx, &store.Release{ID: p.id, SlotID: slot})
 		if err != nil {
@@ -180,7 +180,7 @@ func (p *pair) Release(t *rapid.T) {
 
 func (p *pair) Renew(t *rapid.T) {
 	slot := p.slot()
-	if r := p.asked[slot]; r == nil || r.Bare {
+	if r := p.asked[slot]; r == nil || r.Plain {
 		return
 	}
 	r := store.Renewal{ID: p.id, SlotID: slot, Weight: p.asked[slot].Weight, TTL: p.asked[slot].TTL, Register: rapid.IntRange(0, 5).Draw(t, "register") == 0}
@@ -215,9 +215,9 @@ func (p *pair) Limit(t *rapid.T) {
 	n := rapid.IntRange(-2, 6).Draw(t, "n")
 	p.both(fmt.Sprint("limit ", n), func(s store.Store, _ int) any {
 		if n < 0 {
-			return s.(store.Limiter).ResetLimit(ctx, p.id)
+			return s.(store.LimitSetter).ResetLimit(ctx, p.id)
 		}
-		return s.(store.Limiter).SetLimit(ctx, p.id, n)
+		return s.(store.LimitSetter).SetLimit(ctx, p.id, n)
 	})
 }
 

@@ -74,10 +74,10 @@ var ourLeases = racer{nameLeases, func(e entry) (*runner, error) {
 	}, nil
 }}
 
-// handed is ours with Options.HandOver: a release returns at once.
+// handed is ours with Options.AsyncRelease: a release returns at once.
 var handed = racer{nameHanded, func(e entry) (*runner, error) {
 	rdb := e.client()
-	sem, err := gotsem.New(gotsem.Options{Store: redisstore.New(rdb, e.prefix), Limit: e.limit, TTL: ttl, Outage: gotsem.Open, HandOver: true})
+	sem, err := gotsem.New(gotsem.Options{Store: redisstore.New(rdb, e.prefix), Limit: e.limit, TTL: ttl, Outage: gotsem.Open, AsyncRelease: true})
 	if err != nil {
 		return nil, err
 	}

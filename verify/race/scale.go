@@ -116,7 +116,7 @@ func scaleWaitersTable(l *lab) (*report, error) {
 			s2 := look(l.srv)
 			out[2] = (s2.cpu - s1.cpu) / float64(n)
 			granted := make(chan string, 1) // who joined first is not known to us
-			defer st.OnWake(func(w store.Word) {
+			defer st.OnWake(func(w store.Wakeup) {
 				if w.Fence > 0 {
 					granted <- w.SlotID
 				}

@@ -47,7 +47,7 @@ func httpTable(l *lab) (*report, error) {
 		}
 	}()
 	shed := func(name string, full bool, known time.Duration, handOver bool) (http.Handler, error) {
-		sem, err := gotsem.New(gotsem.Options{Store: redisstore.New(rdb, prefix+name+":"), Limit: pick(full, 1, never), TTL: ttl, KnownFull: known, HandOver: handOver})
+		sem, err := gotsem.New(gotsem.Options{Store: redisstore.New(rdb, prefix+name+":"), Limit: pick(full, 1, never), TTL: ttl, KnownFull: known, AsyncRelease: handOver})
 		if err != nil {
 			return nil, err
 		}

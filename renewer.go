@@ -21,10 +21,10 @@ const (
 	briefTogether = 10 * time.Millisecond
 )
 
-// keeper renews the leases of a semaphore: each at about TTL/3 after its last
+// renewer renews the leases of a semaphore: each at about TTL/3 after its last
 // renewal, all that are due together in batches. One goroutine looks after all
 // of them, and lives while there are some.
-type keeper struct {
+type renewer struct {
 	sem   *Semaphore
 	every time.Duration // between two renewals of one lease
 	tick  time.Duration // what is due within a tick is renewed together
@@ -50,7 +50,7 @@ type leaseList struct {
 	_           [40]byte
 }
 
-func (k *keeper) init(s *Semaphore) {
+func (k *renewer) init(s *Semaphore) {
 	k.sem = s
 	k.every = s.opt.TTL / 3
 	k.tick = max(s.opt.TTL/64, time.Millisecond)
@@ -58,14 +58,14 @@ func (k *keeper) init(s *Semaphore) {
 	k.nudge = make(chan struct{}, 1)
 }
 
-func (k *keeper) list(l *Lease) *leaseList { return k.listOf(l.slotID) }
+func (k *renewer) list(l *Lease) *leaseList { return k.listOf(l.slotID) }
 
-func (k *keeper) listOf(slotID string) *leaseList {
+func (k *renewer) listOf(slotID string) *leaseList {
 	return &k.lists[slotID[len(slotID)-1]%keeperLists]
 }
 
-// add has l renewed from now on. It returns false if the keeper was closed.
-func (k *keeper) add(l *Lease, now time.Duration) bool {
+// add has l renewed from now on. It returns false if the renewer was closed.
+func (k *renewer) add(l *Lease, now time.Duration) bool {
 	// Counted from the asking, which the trust tells: a lease that was taken over in an
 	// outage is older than it is ours. With up to a tenth of jitter, so that what was
 	// taken together does not stay together in all processes.
@@ -74,7 +74,7 @@ func (k *keeper) add(l *Lease, now time.Duration) bool {
 		asked = now
 	}
 	due := asked + k.every - rand.N(k.every/10+1)
-	soon := l.brief // it is the keeper's from here on
+	soon := l.brief // it is the renewer's from here on
 	switch {
 	case soon:
 		due = (now + briefAfter + briefTogether).Truncate(briefTogether)
@@ -95,7 +95,7 @@ func (k *keeper) add(l *Lease, now time.Duration) bool {
 	return true
 }
 
-func (k *keeper) start() {
+func (k *renewer) start() {
 	if !k.running.Load() && k.running.CompareAndSwap(false, true) {
 		go k.run()
 	}
@@ -103,7 +103,7 @@ func (k *keeper) start() {
 
 // remove has l renewed no more. If a renewal of it is under way, it returns a
 // channel that is closed when that is answered.
-func (k *keeper) remove(l *Lease) chan struct{} {
+func (k *renewer) remove(l *Lease) chan struct{} {
 	list := k.list(l)
 	list.mu.Lock()
 	defer list.mu.Unlock()
@@ -114,7 +114,7 @@ func (k *keeper) remove(l *Lease) chan struct{} {
 // giveBack has the slots of l, which is over, given back in the background, and l
 // renewed no more. A renewal that is under way may put it back, so that one is answered
 // first.
-func (k *keeper) giveBack(l *Lease) {
+func (k *renewer) giveBack(l *Lease) {
 	list := k.list(l)
 	list.mu.Lock()
 	list.unlink(l)
@@ -131,7 +131,7 @@ func (k *keeper) giveBack(l *Lease) {
 
 // suspect has the lease with that slot id renewed at once, to see whether it
 // still is one.
-func (k *keeper) suspect(slotID string) {
+func (k *renewer) suspect(slotID string) {
 	list := k.listOf(slotID)
 	list.mu.Lock()
 	defer list.mu.Unlock()
@@ -147,7 +147,7 @@ func (k *keeper) suspect(slotID string) {
 
 // register has the leases that server does not know of, and those whose renewal failed
 // last, renewed at once.
-func (k *keeper) register(server string) {
+func (k *renewer) register(server string) {
 	for i := range k.lists {
 		list := &k.lists[i]
 		list.mu.Lock()
@@ -165,19 +165,19 @@ func (k *keeper) register(server string) {
 	k.wake()
 }
 
-func (k *keeper) wake() {
+func (k *renewer) wake() {
 	select {
 	case k.nudge <- struct{}{}:
 	default:
 	}
 }
 
-func (k *keeper) run() { k.loop(0, k.sem.closing) }
+func (k *renewer) run() { k.loop(0, k.sem.closing) }
 
 // loop looks after the leases, at first after sleep. What is due then it sends itself,
 // and leaves the loop to a goroutine that it starts: between the timer and the sending
 // there is no other that must be scheduled first, as on a machine that is busy.
-func (k *keeper) loop(sleep time.Duration, closing <-chan struct{}) {
+func (k *renewer) loop(sleep time.Duration, closing <-chan struct{}) {
 	timer := time.NewTimer(sleep)
 	defer timer.Stop()
 	for {
@@ -198,7 +198,7 @@ func (k *keeper) loop(sleep time.Duration, closing <-chan struct{}) {
 				return
 			}
 			timer.Reset(0)
-			continue // a lease came while the keeper was leaving
+			continue // a lease came while the renewer was leaving
 		}
 		next = max(next, time.Millisecond)
 		k.wakes.Store(int64(k.sem.now() + next))
@@ -212,7 +212,7 @@ func (k *keeper) loop(sleep time.Duration, closing <-chan struct{}) {
 }
 
 // empty reports whether no lease is kept.
-func (k *keeper) empty() bool {
+func (k *renewer) empty() bool {
 	for i := range k.lists {
 		list := &k.lists[i]
 		list.mu.Lock()
@@ -228,7 +228,7 @@ func (k *keeper) empty() bool {
 // round sends off what is due, ends what is over, and returns how long until
 // something is due again; some is false if no lease is kept. The first batch is left to
 // the caller: send, if not nil.
-func (k *keeper) round() (next time.Duration, some bool, send func()) {
+func (k *renewer) round() (next time.Duration, some bool, send func()) {
 	now := k.sem.now()
 	next = k.every
 	var due, brief []*Lease // what is brief goes first: it has the least time
@@ -295,7 +295,7 @@ func (k *keeper) round() (next time.Duration, some bool, send func()) {
 }
 
 // byServer parts leases by who keeps them, in their order.
-func (k *keeper) byServer(due []*Lease) map[string][]*Lease {
+func (k *renewer) byServer(due []*Lease) map[string][]*Lease {
 	if len(due) == 0 {
 		return nil
 	}
@@ -312,7 +312,7 @@ func (k *keeper) byServer(due []*Lease) map[string][]*Lease {
 
 // takeOff reports whether one more batch may be sent to the server that keeps id. One at a
 // time is enough for one that does not answer.
-func (k *keeper) takeOff(server, id string) bool {
+func (k *renewer) takeOff(server, id string) bool {
 	most := renewsFlying
 	if k.sem.guard.silence(id) > 0 {
 		most = 1
@@ -326,7 +326,7 @@ func (k *keeper) takeOff(server, id string) bool {
 	return true
 }
 
-func (k *keeper) land(server string) {
+func (k *renewer) land(server string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.flying[server]--; k.flying[server] == 0 {
@@ -340,7 +340,7 @@ func (k *keeper) land(server string) {
 
 // settle ends a renewal: l is due again at due, unless it was removed meanwhile. What
 // waited for that to be given back is.
-func (k *keeper) settle(l *Lease, due time.Duration, do func()) {
+func (k *renewer) settle(l *Lease, due time.Duration, do func()) {
 	list := k.list(l)
 	list.mu.Lock()
 	if l.renewing != nil {
@@ -364,7 +364,7 @@ func (k *keeper) settle(l *Lease, due time.Duration, do func()) {
 }
 
 // renew renews a batch.
-func (k *keeper) renew(batch []*Lease) {
+func (k *renewer) renew(batch []*Lease) {
 	s := k.sem
 	sent := s.now()
 	rs := make([]store.Renewal, len(batch))
@@ -388,19 +388,19 @@ func (k *keeper) renew(batch []*Lease) {
 				soon = min(soon, now+max((trust-now)/4, time.Millisecond))
 			}
 			k.settle(l, min(soon, trust), func() { l.again = soon })
-		case a.Kept == store.PutBack && now >= time.Duration(l.trust.Load()):
+		case a.Outcome == store.Restored && now >= time.Duration(l.trust.Load()):
 			// Too late: somebody may have had its place in between.
 			k.settle(l, soon, nil)
 			l.lose(restoredLate)
-		case a.Kept == store.Lost:
+		case a.Outcome == store.Lost:
 			k.settle(l, soon, nil)
 			l.lose(forgotten)
-		case a.Kept == store.Revoked:
+		case a.Outcome == store.Revoked:
 			k.settle(l, soon, nil)
 			l.lose(revoked)
 		default:
-			s.local.told(rs[i].ID, rs[i].Away)
-			if a.Kept == store.PutBack {
+			s.local.told(rs[i].ID, rs[i].OutageFor)
+			if a.Outcome == store.Restored {
 				s.stats.putBack.Add(1)
 			}
 			s.local.lives(s.now())
@@ -419,13 +419,13 @@ func (k *keeper) renew(batch []*Lease) {
 func (s *Semaphore) renewal(l *Lease, now time.Duration) store.Renewal {
 	return store.Renewal{
 		ID: l.id, SlotID: l.slotID, TTL: s.opt.TTL, Weight: l.weight, Limit: l.limit, Fence: l.fence, Owner: s.owner,
-		Trust: max(0, time.Duration(l.trust.Load())-now), Grace: s.opt.Grace, Away: s.local.cutOff(l.id), Register: l.local.Load(),
+		Trust: max(0, time.Duration(l.trust.Load())-now), Grace: s.opt.Grace, OutageFor: s.local.cutOff(l.id), Register: l.local.Load(),
 	}
 }
 
 // end ends every lease. Its slots are given back in the background, which Close waits
 // for.
-func (k *keeper) end() {
+func (k *renewer) end() {
 	k.closed.Store(true)
 	k.wake()
 	var all []*Lease
@@ -448,7 +448,7 @@ func (k *keeper) end() {
 
 // wait waits, for as long as ctx allows, until the renewals under way are answered: what
 // they renew is given back only then. No other begins after end.
-func (k *keeper) wait(ctx context.Context) {
+func (k *renewer) wait(ctx context.Context) {
 	k.mu.Lock()
 	if len(k.flying) == 0 {
 		k.mu.Unlock()
