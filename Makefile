@@ -1,6 +1,6 @@
 # What one does here. `make` alone lists it.
 
-MODULES := . ./cmd/gotsem ./screenshotd ./verify ./verify/miniredis ./verify/race
+MODULES := . ./cmd/gotsem ./screenshotd ./verify ./verify/miniredis ./verify/bench
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOTESTSUM := gotest.tools/gotestsum@v1.13.0
 SECONDS := 600
@@ -37,7 +37,7 @@ uploads: ## refused uploads as clients and proxies see them, beside a bare handl
 	cd verify && go run ./uploads
 
 bench: deps ## ours and the rivals on one Redis, in turn; writes docs/performance.md
-	cd verify/race && go run . -out ../../docs
+	cd verify/bench && go run . -out ../../docs
 
 lab: deps ## the load-shedding experiment, whole; draws the charts in docs/
 	cd screenshotd && go run . lab --out ../docs

@@ -16,36 +16,36 @@ type table struct {
 
 // report is what a table shows.
 type report struct {
-	head   []string
-	rows   [][]string
-	bound  string // what bounds it
-	floors []floor
+	head    []string
+	rows    [][]string
+	bound   string // what bounds it
+	targets []target
 }
 
 func (r *report) add(cells ...string) { r.rows = append(r.rows, cells) }
 
-// floor is a figure that was demanded.
-type floor struct {
-	what   string
-	got    float64
-	least  float64 // what the least reached; 0: it does not take part
-	atMost bool
-	want   float64
+// target is a figure to reach.
+type target struct {
+	what    string
+	got     float64
+	minimal float64 // what the minimal batcher reached; 0: it does not take part
+	atMost  bool
+	want    float64
 }
 
 func (r *report) atLeast(want, got float64, what string) {
-	r.floors = append(r.floors, floor{what: what, got: got, want: want})
+	r.targets = append(r.targets, target{what: what, got: got, want: want})
 }
 
 func (r *report) atMost(want, got float64, what string) {
-	r.floors = append(r.floors, floor{what: what, got: got, want: want, atMost: true})
+	r.targets = append(r.targets, target{what: what, got: got, want: want, atMost: true})
 }
 
-// leastGot says what the least reached where the last floor was demanded of gotsem.
-func (r *report) leastGot(got float64) { r.floors[len(r.floors)-1].least = got }
+// minimalReached says what the minimal batcher reached where the last target is gotsem's.
+func (r *report) minimalReached(got float64) { r.targets[len(r.targets)-1].minimal = got }
 
-// held reports whether the floor was reached. What could not be measured was not.
-func (f floor) held() bool {
+// held reports whether the target was reached. What could not be measured was not.
+func (f target) held() bool {
 	if math.IsNaN(f.got) {
 		return false
 	}
@@ -55,10 +55,10 @@ func (f floor) held() bool {
 	return f.got >= f.want
 }
 
-func (f floor) sign() string { return pick(f.atMost, "≤", "≥") }
+func (f target) sign() string { return pick(f.atMost, "≤", "≥") }
 
 // String says what was wanted, what there was, and by how much it missed.
-func (f floor) String() string {
+func (f target) String() string {
 	s := fmt.Sprintf("%s: %s, wanted %s %s", f.what, number(f.got), f.sign(), number(f.want))
 	if !f.held() && f.want != 0 && !math.IsNaN(f.got) {
 		s += fmt.Sprintf(" (off by %.0f %%)", 100*math.Abs(f.got-f.want)/f.want)
@@ -77,19 +77,19 @@ func (r *report) markdown(machine string, quick bool) string {
 	for _, cells := range r.rows {
 		row(cells)
 	}
-	if len(r.floors) > 0 {
+	if len(r.targets) > 0 {
 		b.WriteByte('\n')
-		head := []string{"demanded", "floor", "measured", ""}
-		ceiling := slices.ContainsFunc(r.floors, func(f floor) bool { return f.least != 0 })
+		head := []string{"figure", "target", "measured", ""}
+		ceiling := slices.ContainsFunc(r.targets, func(f target) bool { return f.minimal != 0 })
 		if ceiling {
-			head = append(head, "the least")
+			head = append(head, "minimal batcher")
 		}
 		row(head)
 		rule(len(head))
-		for _, f := range r.floors {
+		for _, f := range r.targets {
 			cells := []string{f.what, f.sign() + " " + number(f.want), number(f.got), pick(f.held(), "held", "**missed**")}
 			if ceiling {
-				cells = append(cells, pick(f.least == 0, "", number(f.least)))
+				cells = append(cells, pick(f.minimal == 0, "", number(f.minimal)))
 			}
 			row(cells)
 		}

@@ -1,17 +1,17 @@
-// Command race measures gotsem beside the floor and beside others that do the
+// Command bench measures gotsem beside a lower bound and beside others that do the
 // same, and writes what it found into the documents:
 //
 //	go run . -out ../../docs              # everything: what `make bench` does
 //	go run . -only hot,alone              # some tables, on standard output
 //	go run . -quick                       # a smoke run, under a minute
-//	go run . -check                       # exits 1 if a floor is missed
+//	go run . -check                       # exits 1 if a target is missed
 //	go run . scale                        # the tables of docs/scale.md alone
 //
-// All racers of a table run on one redis-server, started for the purpose, in turn
+// All contenders of a table run on one redis-server, started for the purpose, in turn
 // (A B C A B C ...), in at least five rounds. A table shows medians, and from the
 // lowest to the highest round where that fits; a ratio is one of medians. What the
-// rivals are, and how they were set up, is in racers.go; what is measured of each in
-// race.go. Every table says what bounds it.
+// rivals are, and how they were set up, is in contenders.go; what is measured of each in
+// contest.go. Every table says what bounds it.
 //
 // Nothing imports this module, so that the rivals are in nobody's go.mod but its own.
 package main
@@ -66,7 +66,7 @@ const (
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == childArg {
 		if err := child(os.Args[2:]); err != nil {
-			fmt.Fprintln(os.Stderr, "race:", err)
+			fmt.Fprintln(os.Stderr, "bench:", err)
 			os.Exit(1)
 		}
 		return
@@ -75,21 +75,21 @@ func main() {
 	flag.StringVar(&o.out, "out", "", "write the tables into the documents of this folder")
 	flag.StringVar(&o.only, "only", "", "names of tables, with commas; a name stands for those that begin so")
 	flag.BoolVar(&o.quick, "quick", false, "few and short rounds: to see that it works, not how fast it is")
-	flag.BoolVar(&o.check, "check", false, "exit 1 if a floor is missed")
-	flag.StringVar(&o.profile, "profile", "", "write a CPU profile of this process to this file; samples are labelled with their racer (go tool pprof -tagfocus)")
-	flag.IntVar(&o.rounds, "rounds", 0, "rounds per racer (default 5; with -quick 2)")
+	flag.BoolVar(&o.check, "check", false, "exit 1 if a target is missed")
+	flag.StringVar(&o.profile, "profile", "", "write a CPU profile of this process to this file; samples are labelled with their contender (go tool pprof -tagfocus)")
+	flag.IntVar(&o.rounds, "rounds", 0, "rounds per contender (default 5; with -quick 2)")
 	flag.DurationVar(&o.span, "span", 0, "length of a round (default 1s; with -quick 60ms)")
 	flag.Parse()
 	if flag.Arg(0) == "scale" {
 		o.only = "scale"
 	}
-	missed, err := race(o)
+	missed, err := measure(o)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "race:", err)
+		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 	if o.check && len(missed) > 0 {
-		fmt.Fprintln(os.Stderr, "\nfloors missed:")
+		fmt.Fprintln(os.Stderr, "\ntargets missed:")
 		for _, m := range missed {
 			fmt.Fprintln(os.Stderr, " ", m)
 		}
@@ -105,8 +105,8 @@ type options struct {
 	span         time.Duration
 }
 
-// race runs the tables asked for, and returns the floors that were missed.
-func race(o options) (missed []string, err error) {
+// measure runs the tables asked for, and returns the targets that were missed.
+func measure(o options) (missed []string, err error) {
 	if o.rounds == 0 {
 		o.rounds = pick(o.quick, 2, 5)
 	}
@@ -124,7 +124,7 @@ func race(o options) (missed []string, err error) {
 		srv   *redistest.Server
 		relay *redistest.Relay
 	}
-	net, stop, err := redistest.Launch("race", func(tb redistest.TB) network {
+	net, stop, err := redistest.Launch("bench", func(tb redistest.TB) network {
 		srv := redistest.Start(tb)
 		return network{srv, redistest.NewRelay(tb, srv.Addr())}
 	})
@@ -160,7 +160,7 @@ func race(o options) (missed []string, err error) {
 			texts[t.doc] = make(map[string]string)
 		}
 		texts[t.doc][t.name] = text
-		for _, f := range r.floors {
+		for _, f := range r.targets {
 			if !f.held() {
 				missed = append(missed, t.name+": "+f.String())
 			}
@@ -224,9 +224,9 @@ func rewrite(path string, texts map[string]string) error {
 
 var errNoMarker = errors.New("no marker")
 
-// splice puts with between <!-- race:name --> and the next <!-- /race -->.
+// splice puts with between <!-- bench:name --> and the next <!-- /bench -->.
 func splice(text, name, with string) (string, error) {
-	open, end := "<!-- race:"+name+" -->\n", "<!-- /race -->"
+	open, end := "<!-- bench:"+name+" -->\n", "<!-- /bench -->"
 	from := strings.Index(text, open)
 	if from < 0 {
 		return "", fmt.Errorf("%w %q", errNoMarker, strings.TrimSpace(open))

@@ -10,27 +10,27 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// least is a combiner and nothing else: the ceiling of whatever gathers calls and wakes
-// those who made them, on the machine that it runs on. Nobody should use it. It knows no
-// ctx, no deadline, no error, no retry and no outage; its slots do not lapse, a slot id is
-// a count, a line or a limit set by hand is not looked for, and a late reply may be
-// taken for another one's. What it shares with gotsem is how it gathers: at most three
-// trips at a time, at most 256 operations in one, led by one of those who wait.
-type least struct {
+// minimal is a minimal batcher: the lower bound, on the machine that it runs on, of what
+// grouping calls and waking their callers costs. Nobody should use it. It knows no ctx,
+// deadline, error, retry or outage; its slots do not expire and their ids are a count; it
+// looks for no line and no override, and may take a late reply for another one's. It
+// groups as gotsem does: at most three batches in flight, at most 256 operations in one,
+// each run by one of those who wait.
+type minimal struct {
 	rdb    *redis.Client
 	prefix string
 	limit  string
 	slots  atomic.Int64
-	ops    sync.Pool // of *leastOp
+	ops    sync.Pool // of *minimalOp
 
 	mu        sync.Mutex
-	waiting   []*leastOp
+	waiting   []*minimalOp
 	flying    int
 	gathering bool
 	arrived   atomic.Int32
 }
 
-type leastOp struct {
+type minimalOp struct {
 	key, slot string
 	release   bool
 	granted   bool
@@ -40,7 +40,7 @@ type leastOp struct {
 // Both scripts: KEYS are those of the releases, then those of the acquires. ARGV is how
 // many releases, the limit, and the slots.
 var (
-	leastOneID = redis.NewScript(`
+	minimalOneID = redis.NewScript(`
 local call, releases, key = redis.call, ARGV[1] + 0, KEYS[1]
 if releases > 0 then call('ZREM', key, unpack(ARGV, 3, 2 + releases)) end
 local acquires = #ARGV - 2 - releases
@@ -54,7 +54,7 @@ end
 call('ZADD', key, unpack(add))
 if active == 0 then call('PEXPIREAT', key, expiry) end
 return give`)
-	leastManyIDs = redis.NewScript(`
+	minimalManyIDs = redis.NewScript(`
 local call, releases, limit = redis.call, ARGV[1] + 0, ARGV[2] + 0
 for i = 1, releases do call('ZREM', KEYS[i], ARGV[2 + i]) end
 local expiry, refused = string.format('%.0f', call('TIME')[1] * 1000 + 30000), {}
@@ -70,7 +70,7 @@ end
 return refused`)
 )
 
-func (l *least) do(o *leastOp) {
+func (l *minimal) do(o *minimalOp) {
 	l.mu.Lock()
 	l.waiting = append(l.waiting, o)
 	l.arrived.Store(int32(len(l.waiting)))
@@ -87,7 +87,7 @@ func (l *least) do(o *leastOp) {
 }
 
 // next has somebody lead the next trip. mu is held.
-func (l *least) next() {
+func (l *minimal) next() {
 	if len(l.waiting) > 0 && l.flying < 3 && !l.gathering {
 		l.flying++
 		l.gathering = true
@@ -96,7 +96,7 @@ func (l *least) next() {
 }
 
 // lead makes a trip. mu is held, and given back.
-func (l *least) lead(self *leastOp, gather bool) {
+func (l *minimal) lead(self *minimalOp, gather bool) {
 	if gather {
 		l.gathering = true
 		l.mu.Unlock()
@@ -112,7 +112,7 @@ func (l *least) lead(self *leastOp, gather bool) {
 	}
 	l.gathering = false
 	n := min(len(l.waiting), 256)
-	batch := append([]*leastOp(nil), l.waiting[:n]...)
+	batch := append([]*minimalOp(nil), l.waiting[:n]...)
 	l.waiting = append(l.waiting[:0], l.waiting[n:]...)
 	l.next()
 	l.mu.Unlock()
@@ -128,8 +128,8 @@ func (l *least) lead(self *leastOp, gather bool) {
 	}
 }
 
-func (l *least) ask(batch []*leastOp) {
-	var releases, acquires []*leastOp
+func (l *minimal) ask(batch []*minimalOp) {
+	var releases, acquires []*minimalOp
 	one := true
 	for _, o := range batch {
 		one = one && o.key == batch[0].key
@@ -139,9 +139,9 @@ func (l *least) ask(batch []*leastOp) {
 			acquires = append(acquires, o)
 		}
 	}
-	script, keys := leastOneID, 1
+	script, keys := minimalOneID, 1
 	if !one {
-		script, keys = leastManyIDs, len(batch)
+		script, keys = minimalManyIDs, len(batch)
 	}
 	args := make([]any, 0, 5+2*len(batch))
 	args = append(args, "evalsha", script.Hash(), keys)
@@ -149,7 +149,7 @@ func (l *least) ask(batch []*leastOp) {
 		args = append(args, &o.key)
 	}
 	args = append(args, strconv.Itoa(len(releases)), l.limit)
-	for _, ops := range [][]*leastOp{releases, acquires} {
+	for _, ops := range [][]*minimalOp{releases, acquires} {
 		for _, o := range ops {
 			args = append(args, &o.slot)
 		}
@@ -172,20 +172,20 @@ func (l *least) ask(batch []*leastOp) {
 	}
 }
 
-func (l *least) tryAcquire(id string) (*leastOp, bool) {
-	o := l.ops.Get().(*leastOp)
+func (l *minimal) tryAcquire(id string) (*minimalOp, bool) {
+	o := l.ops.Get().(*minimalOp)
 	o.key, o.slot, o.release = l.prefix+id, "f2Vz8fI"+strconv.FormatInt(l.slots.Add(1), 36), false
 	l.do(o)
 	return o, o.granted
 }
 
-func (l *least) release(o *leastOp) {
+func (l *minimal) release(o *minimalOp) {
 	o.release = true
 	l.do(o)
 	l.ops.Put(o)
 }
 
-func (l *least) pair(id string) bool {
+func (l *minimal) pair(id string) bool {
 	o, granted := l.tryAcquire(id)
 	if granted {
 		l.release(o)
@@ -195,21 +195,21 @@ func (l *least) pair(id string) bool {
 	return granted
 }
 
-func newLeast(rdb *redis.Client, prefix string, limit int) (*least, error) {
-	for _, s := range []*redis.Script{leastOneID, leastManyIDs} {
+func newMinimal(rdb *redis.Client, prefix string, limit int) (*minimal, error) {
+	for _, s := range []*redis.Script{minimalOneID, minimalManyIDs} {
 		if err := s.Load(context.Background(), rdb).Err(); err != nil {
 			return nil, err
 		}
 	}
-	return &least{
+	return &minimal{
 		rdb: rdb, prefix: prefix, limit: strconv.Itoa(limit),
-		ops: sync.Pool{New: func() any { return &leastOp{turn: make(chan bool, 1)} }},
+		ops: sync.Pool{New: func() any { return &minimalOp{turn: make(chan bool, 1)} }},
 	}, nil
 }
 
-var theLeast = racer{nameLeast, func(e entry) (*runner, error) {
+var theMinimal = contender{nameMinimal, func(e entry) (*runner, error) {
 	rdb := e.client()
-	l, err := newLeast(rdb, e.prefix, e.limit)
+	l, err := newMinimal(rdb, e.prefix, e.limit)
 	if err != nil {
 		return nil, err
 	}

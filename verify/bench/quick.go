@@ -99,7 +99,7 @@ func knownTable(l *lab) (*report, error) {
 			}
 		}
 	}
-	bareRefuse := func(_, turns int) {
+	plainRefuse := func(_, turns int) {
 		for range turns {
 			if sem.TryAcquire(background, "id").Acquired {
 				panic("granted above the limit")
@@ -107,34 +107,34 @@ func knownTable(l *lab) (*report, error) {
 		}
 	}
 	names := []string{"Try", "TryAcquire"}
-	one := inTurn(l, 1, map[string]func(int, int){"Try": refuse, "TryAcquire": bareRefuse}, names...)
-	both := inTurn(l, 256, map[string]func(int, int){"Try": refuse, "TryAcquire": bareRefuse}, names...)
+	one := inTurn(l, 1, map[string]func(int, int){"Try": refuse, "TryAcquire": plainRefuse}, names...)
+	both := inTurn(l, 256, map[string]func(int, int){"Try": refuse, "TryAcquire": plainRefuse}, names...)
 
-	// The same without KnownFull, and the seed's: an id that is full for good.
-	full := func(r racer) racer {
-		return racer{r.name, func(e entry) (*runner, error) {
+	// The same without KnownFull, and the baseline's: an id that is full for good.
+	full := func(r contender) contender {
+		return contender{r.name, func(e entry) (*runner, error) {
 			e.limit = 0
 			run, err := r.enter(e)
 			return run, err
 		}}
 	}
-	c, err := l.contest(workload{name: "refused", workers: 256, ids: 1, limit: 0}, full(ours), full(theSeed))
+	c, err := l.contest(workload{name: "refused", workers: 256, ids: 1, limit: 0}, full(ours), full(theBaseline))
 	if err != nil {
 		return nil, err
 	}
-	r := &report{head: []string{"refusals", "ns alone", "allocations", "refusals/s at 256 goroutines", "× seed"}}
-	seedRate := c.of(nameSeed, attempts).med
+	r := &report{head: []string{"refusals", "ns alone", "allocations", "refusals/s at 256 goroutines", "× baseline"}}
+	baselineRate := c.of(nameBaseline, attempts).med
 	for _, name := range names {
 		rate := spreadOf(each(both[name], func(c cost) float64 { return 1e9 / c.ns }))
-		r.add("known full, "+name, ns(one[name]).String(), number(allocsOf(one[name]).med), rate.String(), number(rate.med/seedRate)+"×")
+		r.add("known full, "+name, ns(one[name]).String(), number(allocsOf(one[name]).med), rate.String(), number(rate.med/baselineRate)+"×")
 		if name == "Try" {
 			r.atMost(150, ns(one[name]).med, "ns a refusal")
 			r.atMost(0.001, allocsOf(one[name]).med, "allocations a refusal")
-			r.atLeast(100, rate.med/seedRate, "refusals/s, of the seed's")
+			r.atLeast(100, rate.med/baselineRate, "refusals/s, of the baseline's")
 		}
 	}
-	for _, name := range racersOf(c) {
-		r.add(name+", asked", "", number(c.of(name, allocs).med), c.of(name, attempts).String(), c.against(name, nameSeed, attempts))
+	for _, name := range contendersOf(c) {
+		r.add(name+", asked", "", number(c.of(name, allocs).med), c.of(name, attempts).String(), c.against(name, nameBaseline, attempts))
 	}
 	r.bound = "known: a map under a read lock, and reading the clock. Asked: as with the full id above."
 	return r, nil
@@ -343,7 +343,7 @@ func memstoreTable(l *lab) (*report, error) {
 	}
 	r.atMost(2, ns(one[order[0]]).med/ns(one[order[2]]).med, "lease: of the sharded map's ns, one id")
 	r.atMost(2, ns(many[order[0]]).med/ns(many[order[2]]).med, "lease: of the sharded map's ns, 10,000 ids")
-	r.atMost(2, ns(one[order[1]]).med/ns(one[order[2]]).med, "bare slot: of the sharded map's ns, one id")
+	r.atMost(2, ns(one[order[1]]).med/ns(one[order[2]]).med, "plain slot: of the sharded map's ns, one id")
 	r.atMost(1, math.Floor(allocsOf(one[order[0]]).med), "lease: allocations, in whole numbers as go test counts (slot ids come 64 at a time)")
 	r.atLeast(1+0.3*float64(cores-1), ns(many[order[0]]).med/ns(parallel[order[0]]).med, fmt.Sprintf("lease: faster on %d cores", cores))
 	r.bound = "memory: two locks, two map operations, the clock twice, and the lease. x/sync knows no ids, no slot ids and no time: it is a counter under a mutex, the least there can be."

@@ -15,7 +15,7 @@ import (
 
 func fairTable(l *lab) (*report, error) {
 	const limit, big, small = 10, 64, 4
-	kinds := []string{nameOurs, nameLeases, nameSeed}
+	kinds := []string{nameOurs, nameLeases, nameBaseline}
 	total, share := make(map[string][]float64), make(map[string][]float64)
 	span := max(l.span, 200*time.Millisecond)
 	for range l.rounds {
@@ -49,11 +49,11 @@ func fairTable(l *lab) (*report, error) {
 			share[kind] = append(share[kind], 100*grants[1]/max(grants[0]+grants[1], 1))
 		}
 	}
-	r := &report{head: []string{fmt.Sprintf("limit %d, hold 1 ms, %d and %d workers in two processes", limit, big, small), "grants/s", "× seed", "share of the small one, %"}}
+	r := &report{head: []string{fmt.Sprintf("limit %d, hold 1 ms, %d and %d workers in two processes", limit, big, small), "grants/s", "× baseline", "share of the small one, %"}}
 	for _, kind := range kinds {
 		x := ""
-		if kind != nameSeed {
-			x = number(spreadOf(total[kind]).med/spreadOf(total[nameSeed]).med) + "×"
+		if kind != nameBaseline {
+			x = number(spreadOf(total[kind]).med/spreadOf(total[nameBaseline]).med) + "×"
 		}
 		r.add(kind, spreadOf(total[kind]).String(), x, spreadOf(share[kind]).String())
 	}
@@ -90,7 +90,7 @@ func lineTable(l *lab) (*report, error) {
 			when = "at once after other calls"
 		}
 		r.add("PING round trip, "+when+", median, µs", number(ping/1e3))
-		r.add("bare PUBLISH to a subscriber in another process, "+when+", median, µs", times(words))
+		r.add("PUBLISH alone to a subscriber in another process, "+when+", median, µs", times(words))
 		r.add("hand-off to a holder in another process, "+when+", median, µs", times(between))
 		r.add("the slowest hundredth, µs", number(between.quantile(0.99)/1e3))
 		if quiet > 0 {
@@ -107,7 +107,7 @@ func lineTable(l *lab) (*report, error) {
 	if err := l.waiters(r, rdb); err != nil {
 		return nil, err
 	}
-	r.bound = "a hand-off is a release, which grants to the head in the same script, and a message that tells it so: half a round trip, the script, and half of another to a process that must be woken, as the bare PUBLISH must. A waiter costs one question a second, and those of a process share their calls."
+	r.bound = "a hand-off is a release, which grants to the head in the same script, and a message that tells it so: half a round trip, the script, and half of another to a process that must be woken, as the PUBLISH alone must. A waiter costs one question a second, and those of a process share their calls."
 	return r, nil
 }
 

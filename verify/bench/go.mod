@@ -1,4 +1,4 @@
-module github.com/ashfaqjani916/gotsem/verify/race
+module github.com/ashfaqjani916/gotsem/verify/bench
 
 go 1.26.0
 

@@ -24,7 +24,7 @@ func TestEveryTableHasItsPlace(t *testing.T) {
 }
 
 func TestSpliceLeavesTheRest(t *testing.T) {
-	const text = "before\n<!-- race:a -->\nold\n<!-- /race -->\nbetween\n<!-- race:b -->\n<!-- /race -->\nafter\n"
+	const text = "before\n<!-- bench:a -->\nold\n<!-- /bench -->\nbetween\n<!-- bench:b -->\n<!-- /bench -->\nafter\n"
 	got, err := splice(text, "a", "new\n")
 	if want := strings.Replace(text, "old", "new", 1); err != nil || got != want {
 		t.Errorf("got %q, %v", got, err)
@@ -54,17 +54,17 @@ func TestHistogramIsRight(t *testing.T) {
 	}
 }
 
-func TestFloors(t *testing.T) {
+func TestTargets(t *testing.T) {
 	r := new(report)
 	r.atLeast(2, 1, "few")
 	r.atMost(2, 1, "little")
 	r.atLeast(2, spreadOf(nil).med, "nothing")
 	for i, want := range []bool{false, true, false} {
-		if r.floors[i].held() != want {
-			t.Errorf("%v: held is %v", r.floors[i], !want)
+		if r.targets[i].held() != want {
+			t.Errorf("%v: held is %v", r.targets[i], !want)
 		}
 	}
-	if s := r.floors[0].String(); !strings.Contains(s, "50 %") {
+	if s := r.targets[0].String(); !strings.Contains(s, "50 %") {
 		t.Errorf("%q does not say by how much", s)
 	}
 }
@@ -92,9 +92,9 @@ func TestSimulationKeepsItsLaws(t *testing.T) {
 
 // A rival that does not keep its limit, or refuses what it has room for, would be no
 // rival.
-func TestTheSeedsWay(t *testing.T) {
+func TestTheBaselineKeepsItsLimit(t *testing.T) {
 	srv := redistest.Start(t)
-	s := &seed{rdb: srv.Client(), prefix: "sem:", limit: 1}
+	s := &baseline{rdb: srv.Client(), prefix: "sem:", limit: 1}
 	slotID, ok := s.tryAcquire(t.Context(), "id")
 	if !ok || len(slotID) != 37 {
 		t.Fatalf("%v %q", ok, slotID)
@@ -108,9 +108,9 @@ func TestTheSeedsWay(t *testing.T) {
 	}
 }
 
-func TestEveryRacerRuns(t *testing.T) {
+func TestEveryContenderRuns(t *testing.T) {
 	srv := redistest.Start(t)
-	for _, r := range []racer{ours, ourLeases, handed, theLeast, theSeed, seedAutoPipelined, bare, limiter, lockOfBSM, lockOfRedsync, lockOfRueidis, shared(3)} {
+	for _, r := range []contender{ours, ourLeases, asynchronous, theMinimal, theBaseline, baselineAutoPipelined, twoEvalSha, limiter, lockOfBSM, lockOfRedsync, lockOfRueidis, shared(3)} {
 		run, err := r.enter(entry{addr: srv.Addr(), prefix: r.name + ":", limit: 1, ids: ids(2)})
 		if err != nil {
 			t.Fatalf("%s: %v", r.name, err)

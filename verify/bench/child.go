@@ -119,8 +119,8 @@ func child(args []string) error {
 			}
 			return func() { sem.Release(background, "id", r.SlotID) }
 		})
-	case "fair-" + nameSeed:
-		s := &seed{rdb: e.client(), prefix: e.prefix, limit: e.limit}
+	case "fair-" + nameBaseline:
+		s := &baseline{rdb: e.client(), prefix: e.prefix, limit: e.limit}
 		return holders(*n, *at, *span, func() func() {
 			slotID, ok := s.tryAcquire(background, "id")
 			if !ok {
@@ -168,7 +168,7 @@ func child(args []string) error {
 		for range *n {
 			all.Go(func() {
 				if _, err := sem.Acquire(ctx, "id"); err == nil {
-					fmt.Fprintln(os.Stderr, "race: a waiter was granted what somebody held")
+					fmt.Fprintln(os.Stderr, "bench: a waiter was granted what somebody held")
 				}
 			})
 		}
@@ -232,7 +232,7 @@ var leaseNumber atomic.Int64
 func takeLease(sem *gotsem.Semaphore, held chan<- *gotsem.Lease, n int) bool {
 	lease, err := sem.Try(background, fmt.Sprint("project:", leaseNumber.Add(1)%int64(n)))
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "race:", err)
+		fmt.Fprintln(os.Stderr, "bench:", err)
 		return false
 	}
 	held <- lease

@@ -19,26 +19,26 @@ import (
 	"github.com/ashfaqjani916/gotsem/store/redisstore"
 )
 
-// Every racer gets a client of its own, with default options, and the same TTL.
+// Every contender gets a client of its own, with default options, and the same TTL.
 const ttl = 30 * time.Second
 
-// Names of the racers, as the tables show them.
+// Names of the contenders, as the tables show them.
 const (
-	nameOurs    = "gotsem, TryAcquire"
-	nameLeases  = "gotsem, leases (Try)"
-	nameHanded  = "gotsem, handed-over release"
-	nameSeed    = "the public seed's way"
-	nameSeedAP  = "the seed's way over go-redis AutoPipeline"
-	nameBare    = "two bare EVALSHA `return 1`"
-	nameLeast   = "the least: a combiner and nothing else"
-	nameLimiter = "mennanov/limiters v1.11.0"
-	nameLock    = "bsm/redislock v0.9.4"
-	nameRedsync = "go-redsync v4.18.1"
-	nameRueidis = "rueidislock's way, over rueidis v1.0.79"
+	nameOurs       = "gotsem, TryAcquire"
+	nameLeases     = "gotsem, leases (Try)"
+	nameAsync      = "gotsem, asynchronous release"
+	nameBaseline   = "baseline: the original gotsem's documented steps"
+	nameBaselineAP = "baseline over go-redis AutoPipeline"
+	nameEvalSha    = "two EVALSHA `return 1`"
+	nameMinimal    = "minimal batcher (lower bound)"
+	nameLimiter    = "mennanov/limiters v1.11.0"
+	nameLock       = "bsm/redislock v0.9.4"
+	nameRedsync    = "go-redsync v4.18.1"
+	nameRueidis    = "rueidislock's steps, over rueidis v1.0.79"
 )
 
-// ours is the small face: NewGotsem, TryAcquire, Release.
-var ours = racer{nameOurs, func(e entry) (*runner, error) {
+// ours is the compatibility API: NewGotsem, TryAcquire, Release.
+var ours = contender{nameOurs, func(e entry) (*runner, error) {
 	rdb := e.client()
 	sem := gotsem.NewGotsem(rdb, e.prefix, ttl, e.limit, nil, nil)
 	return &runner{
@@ -53,9 +53,9 @@ var ours = racer{nameOurs, func(e entry) (*runner, error) {
 	}, nil
 }}
 
-// ourLeases is the fuller face: with a fence, a context, renewal, and grace after data
+// ourLeases is the lease API: with a fence, a context, renewal, and grace after data
 // loss, which no rival has.
-var ourLeases = racer{nameLeases, func(e entry) (*runner, error) {
+var ourLeases = contender{nameLeases, func(e entry) (*runner, error) {
 	rdb := e.client()
 	sem, err := gotsem.New(gotsem.Options{Store: redisstore.New(rdb, e.prefix), Limit: e.limit, TTL: ttl})
 	if err != nil {
@@ -74,8 +74,8 @@ var ourLeases = racer{nameLeases, func(e entry) (*runner, error) {
 	}, nil
 }}
 
-// handed is ours with Options.AsyncRelease: a release returns at once.
-var handed = racer{nameHanded, func(e entry) (*runner, error) {
+// asynchronous is ours with Options.AsyncRelease: a release returns at once.
+var asynchronous = contender{nameAsync, func(e entry) (*runner, error) {
 	rdb := e.client()
 	sem, err := gotsem.New(gotsem.Options{Store: redisstore.New(rdb, e.prefix), Limit: e.limit, TTL: ttl, Outage: gotsem.Open, AsyncRelease: true})
 	if err != nil {
@@ -89,7 +89,7 @@ var handed = racer{nameHanded, func(e entry) (*runner, error) {
 			}
 			return r.Acquired && !r.FailedOpen()
 		},
-		// Calls go in order: what was handed over before these has been carried.
+		// Calls go in order: what was asynchronous over before these has been carried.
 		drain: func() {
 			for range 3 {
 				sem.ActiveCount(background, "other")
@@ -102,18 +102,18 @@ var handed = racer{nameHanded, func(e entry) (*runner, error) {
 	}, nil
 }}
 
-// seed does what the public seed's documentation says that it does, written by
+// baseline does what the documentation of the original gotsem says that it does, written by
 // ourselves: an acquire is one script that evicts what has lapsed by the client's
 // clock, compares the count with the limit, adds, and sets the key's end; a release
 // is one that removes, and cleans up. Slot ids have 37 bytes.
-type seed struct {
+type baseline struct {
 	rdb    redis.Scripter
 	prefix string
 	limit  int
 }
 
 var (
-	seedAcquire = redis.NewScript(`
+	baselineAcquire = redis.NewScript(`
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', tonumber(ARGV[1]))
 local active = redis.call('ZCARD', KEYS[1])
 if active >= tonumber(ARGV[2]) then
@@ -122,30 +122,30 @@ end
 redis.call('ZADD', KEYS[1], tonumber(ARGV[3]), ARGV[4])
 redis.call('PEXPIRE', KEYS[1], tonumber(ARGV[5]))
 return {1, active + 1}`)
-	seedRelease = redis.NewScript(`
+	baselineRelease = redis.NewScript(`
 local removed = redis.call('ZREM', KEYS[1], ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', tonumber(ARGV[2]))
 return {removed, redis.call('ZCARD', KEYS[1])}`)
 )
 
-func seedSlotID() string {
+func baselineSlotID() string {
 	var b [12]byte
 	_, _ = rand.Read(b[:])
 	return fmt.Sprintf("%d%s", time.Now().UnixMilli(), hex.EncodeToString(b[:]))
 }
 
-func (s *seed) tryAcquire(ctx context.Context, id string) (slotID string, ok bool) {
-	slotID = seedSlotID()
+func (s *baseline) tryAcquire(ctx context.Context, id string) (slotID string, ok bool) {
+	slotID = baselineSlotID()
 	now := time.Now().UnixMilli()
-	got, err := seedAcquire.Run(ctx, s.rdb, []string{s.prefix + id}, now, s.limit, now+ttl.Milliseconds(), slotID, ttl.Milliseconds()).Int64Slice()
+	got, err := baselineAcquire.Run(ctx, s.rdb, []string{s.prefix + id}, now, s.limit, now+ttl.Milliseconds(), slotID, ttl.Milliseconds()).Int64Slice()
 	return slotID, err == nil && len(got) == 2 && got[0] == 1
 }
 
-func (s *seed) release(ctx context.Context, id, slotID string) {
-	_ = seedRelease.Run(context.WithoutCancel(ctx), s.rdb, []string{s.prefix + id}, slotID, time.Now().UnixMilli()).Err()
+func (s *baseline) release(ctx context.Context, id, slotID string) {
+	_ = baselineRelease.Run(context.WithoutCancel(ctx), s.rdb, []string{s.prefix + id}, slotID, time.Now().UnixMilli()).Err()
 }
 
-func (s *seed) pair(id string) bool {
+func (s *baseline) pair(id string) bool {
 	slotID, ok := s.tryAcquire(background, id)
 	if ok {
 		s.release(background, id, slotID)
@@ -153,25 +153,25 @@ func (s *seed) pair(id string) bool {
 	return ok
 }
 
-var theSeed = racer{nameSeed, func(e entry) (*runner, error) {
+var theBaseline = contender{nameBaseline, func(e entry) (*runner, error) {
 	rdb := e.client()
-	s := &seed{rdb: rdb, prefix: e.prefix, limit: e.limit}
+	s := &baseline{rdb: rdb, prefix: e.prefix, limit: e.limit}
 	return &runner{pair: s.pair, close: func() { _ = rdb.Close() }}, nil
 }}
 
-// seedAutoPipelined is the seed's way over a client that gathers commands.
-var seedAutoPipelined = racer{nameSeedAP, func(e entry) (*runner, error) {
+// baselineAutoPipelined is the baseline's way over a client that gathers commands.
+var baselineAutoPipelined = contender{nameBaselineAP, func(e entry) (*runner, error) {
 	rdb := e.client()
 	ap, err := rdb.AutoPipeline()
 	if err != nil {
 		return nil, err
 	}
-	s := &seed{rdb: ap, prefix: e.prefix, limit: e.limit}
+	s := &baseline{rdb: ap, prefix: e.prefix, limit: e.limit}
 	return &runner{pair: s.pair, close: func() { _ = ap.Close(); _ = rdb.Close() }}, nil
 }}
 
-// bare is the floor for whoever asks one script call per operation: nothing is done.
-var bare = racer{nameBare, func(e entry) (*runner, error) {
+// twoEvalSha is the bound for whoever asks one script call per operation: nothing is done.
+var twoEvalSha = contender{nameEvalSha, func(e entry) (*runner, error) {
 	rdb := e.client()
 	sha, err := rdb.ScriptLoad(background, "return 1").Result()
 	if err != nil {
@@ -192,7 +192,7 @@ var bare = racer{nameBare, func(e entry) (*runner, error) {
 // limiter is mennanov/limiters' concurrent buffer: one per id, without its
 // distributed lock, which is the fastest that it can be set up (and may refuse when
 // there is room). A buffer lets one caller of a process ask at a time.
-var limiter = racer{nameLimiter, func(e entry) (*runner, error) {
+var limiter = contender{nameLimiter, func(e entry) (*runner, error) {
 	rdb := e.client()
 	buffers := make(map[string]*limiters.ConcurrentBuffer, len(e.ids))
 	for _, id := range e.ids {
@@ -201,7 +201,7 @@ var limiter = racer{nameLimiter, func(e entry) (*runner, error) {
 	}
 	return &runner{
 		pair: func(id string) bool {
-			b, slotID := buffers[id], seedSlotID()
+			b, slotID := buffers[id], baselineSlotID()
 			if b.Limit(background, slotID) != nil {
 				return false
 			}
@@ -214,7 +214,7 @@ var limiter = racer{nameLimiter, func(e entry) (*runner, error) {
 
 // Those below are locks: a limit of one, whatever is asked for.
 
-var lockOfBSM = racer{nameLock, func(e entry) (*runner, error) {
+var lockOfBSM = contender{nameLock, func(e entry) (*runner, error) {
 	rdb := e.client()
 	locker := redislock.New(rdb)
 	return &runner{
@@ -230,7 +230,7 @@ var lockOfBSM = racer{nameLock, func(e entry) (*runner, error) {
 	}, nil
 }}
 
-var lockOfRedsync = racer{nameRedsync, func(e entry) (*runner, error) {
+var lockOfRedsync = contender{nameRedsync, func(e entry) (*runner, error) {
 	rdb := e.client()
 	rs := redsync.New(redsyncpool.NewPool(rdb))
 	return &runner{
@@ -251,7 +251,7 @@ var lockOfRedsync = racer{nameRedsync, func(e entry) (*runner, error) {
 // three keys, if they are not there, and has the lock if it got two of them. It also
 // watches its keys and extends them, which is left out here. rueidis sends what
 // callers ask at the same time together, by itself.
-var lockOfRueidis = racer{nameRueidis, func(e entry) (*runner, error) {
+var lockOfRueidis = contender{nameRueidis, func(e entry) (*runner, error) {
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{e.addr}})
 	if err != nil {
 		return nil, err
@@ -260,7 +260,7 @@ var lockOfRueidis = racer{nameRueidis, func(e entry) (*runner, error) {
 	return &runner{
 		pair: func(id string) bool {
 			const keys, majority = 3, 2
-			token := seedSlotID()
+			token := baselineSlotID()
 			var names [keys]string
 			var sets [keys]rueidis.Completed
 			for i := range names {

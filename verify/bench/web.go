@@ -24,7 +24,7 @@ import (
 
 const connections = 64
 
-// httpTable compares handlers behind a semaphore with the bare ones, over kept
+// httpTable compares handlers behind a semaphore with the same handlers alone, over kept
 // connections of a client that does as little as can be, in the same process.
 func httpTable(l *lab) (*report, error) {
 	rdb := redis.NewClient(&redis.Options{Addr: l.srv.Addr()})
@@ -76,8 +76,8 @@ func httpTable(l *lab) (*report, error) {
 			ok(w, r)
 		})
 	}
-	seeded := func(limit int) http.Handler {
-		s := &seed{rdb: rdb, prefix: prefix + "seed" + strconv.Itoa(limit) + ":", limit: limit}
+	baselined := func(limit int) http.Handler {
+		s := &baseline{rdb: rdb, prefix: prefix + "baseline" + strconv.Itoa(limit) + ":", limit: limit}
 		return behind(func(ctx context.Context) func() {
 			slotID, granted := s.tryAcquire(ctx, "id")
 			if !granted {
@@ -96,8 +96,8 @@ func httpTable(l *lab) (*report, error) {
 			return func() { sem.Release(ctx, "id", got.SlotID) }
 		})
 	}
-	leastly := func(limit int) (http.Handler, error) {
-		l, err := newLeast(rdb, prefix+"least"+strconv.Itoa(limit)+":", limit)
+	minimally := func(limit int) (http.Handler, error) {
+		l, err := newMinimal(rdb, prefix+"minimal"+strconv.Itoa(limit)+":", limit)
 		return behind(func(context.Context) func() {
 			o, granted := l.tryAcquire("id")
 			if !granted {
@@ -116,7 +116,7 @@ func httpTable(l *lab) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	handed, err := shed("handed", false, 0, true)
+	asynchronous, err := shed("asynchronous", false, 0, true)
 	if err != nil {
 		return nil, err
 	}
@@ -128,23 +128,23 @@ func httpTable(l *lab) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	leastAdmitted, err := leastly(never)
+	minimalAdmitted, err := minimally(never)
 	if err != nil {
 		return nil, err
 	}
-	leastRefused, err := leastly(0)
+	minimalRefused, err := minimally(0)
 	if err != nil {
 		return nil, err
 	}
 	kinds := []kind{
-		{"bare handler, 200", ok, "200"}, {"httpshed over Redis, admitted", admitted, "200"}, {"httpshed over Redis, admitted, release handed over", handed, "200"},
-		{"NewGotsem's slots, admitted", small(never), "200"}, {"the least, admitted", leastAdmitted, "200"}, {"the seed's way, admitted", seeded(never), "200"},
-		{"bare handler, 429", no, "429"}, {"httpshed over Redis, refused", refused, "429"}, {"httpshed over Redis, known full", known, "429"}, {"NewGotsem's slots, refused", small(0), "429"}, {"the least, refused", leastRefused, "429"}, {"the seed's way, refused", seeded(0), "429"},
+		{"handler alone, 200", ok, "200"}, {"httpshed over Redis, admitted", admitted, "200"}, {"httpshed over Redis, admitted, release asynchronous", asynchronous, "200"},
+		{"NewGotsem's slots, admitted", small(never), "200"}, {"minimal batcher, admitted", minimalAdmitted, "200"}, {"baseline, admitted", baselined(never), "200"},
+		{"handler alone, 429", no, "429"}, {"httpshed over Redis, refused", refused, "429"}, {"httpshed over Redis, known full", known, "429"}, {"NewGotsem's slots, refused", small(0), "429"}, {"minimal batcher, refused", minimalRefused, "429"}, {"baseline, refused", baselined(0), "429"},
 	}
 	rates, slow := make(map[string][]float64), make(map[string][]float64)
 	for range l.rounds {
 		for _, k := range kinds {
-			pprof.SetGoroutineLabels(pprof.WithLabels(background, pprof.Labels("racer", k.name)))
+			pprof.SetGoroutineLabels(pprof.WithLabels(background, pprof.Labels("contender", k.name)))
 			rate, p99, err := serve(k.handler, k.status, l.span)
 			pprof.SetGoroutineLabels(background)
 			if err != nil {
@@ -153,26 +153,26 @@ func httpTable(l *lab) (*report, error) {
 			rates[k.name], slow[k.name] = append(rates[k.name], rate), append(slow[k.name], p99)
 		}
 	}
-	r := &report{head: []string{fmt.Sprintf("%d connections", connections), "requests/s", "of the bare handler", "p99 ms"}}
-	leastShare := func(status string) float64 {
-		return spreadOf(rates["the least, "+pick(status == "200", "admitted", "refused")]).med / spreadOf(rates["bare handler, "+status]).med
+	r := &report{head: []string{fmt.Sprintf("%d connections", connections), "requests/s", "of the handler alone", "p99 ms"}}
+	minimalShare := func(status string) float64 {
+		return spreadOf(rates["minimal batcher, "+pick(status == "200", "admitted", "refused")]).med / spreadOf(rates["handler alone, "+status]).med
 	}
 	for _, k := range kinds {
-		base := spreadOf(rates[pick(k.status == "200", "bare handler, 200", "bare handler, 429")]).med
+		base := spreadOf(rates[pick(k.status == "200", "handler alone, 200", "handler alone, 429")]).med
 		share := spreadOf(rates[k.name]).med / base
 		r.add(k.name, spreadOf(rates[k.name]).String(), number(share), number(spreadOf(slow[k.name]).med))
 		switch k.name {
 		case "httpshed over Redis, admitted":
-			r.atLeast(0.55, share, "admitted, of the bare handler")
-			r.leastGot(leastShare(k.status))
-		case "httpshed over Redis, admitted, release handed over":
-			r.atLeast(0.55, share, "admitted with the release handed over")
+			r.atLeast(0.55, share, "admitted, of the handler alone")
+			r.minimalReached(minimalShare(k.status))
+		case "httpshed over Redis, admitted, release asynchronous":
+			r.atLeast(0.55, share, "admitted with the release asynchronous")
 		case "httpshed over Redis, refused":
-			r.atLeast(0.55, share, "refused, of the bare handler")
-			r.leastGot(leastShare(k.status))
+			r.atLeast(0.55, share, "refused, of the handler alone")
+			r.minimalReached(minimalShare(k.status))
 		}
 	}
-	r.bound = "net/http and the client, which share two cores with Redis: a bare request is two system calls and two wake-ups; one that asks Redis adds its share of a batch."
+	r.bound = "net/http and the client, which share two cores with Redis: a request to the handler alone is two system calls and two wake-ups; one that asks Redis adds its share of a batch."
 	return r, nil
 }
 

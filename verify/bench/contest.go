@@ -29,14 +29,14 @@ type lab struct {
 	prefixes int
 }
 
-// racer is one of those that are compared.
-type racer struct {
+// contender is one of those that are compared.
+type contender struct {
 	name string
 	// enter sets one up for a workload. prefix is its own.
 	enter func(e entry) (*runner, error)
 }
 
-// entry is what a racer is set up for.
+// entry is what a contender is set up for.
 type entry struct {
 	addr   string
 	prefix string
@@ -47,7 +47,7 @@ type entry struct {
 // client is one as its users make it: with go-redis's default options.
 func (e entry) client() *redis.Client { return redis.NewClient(&redis.Options{Addr: e.addr}) }
 
-// runner is a racer that is set up.
+// runner is a contender that is set up.
 type runner struct {
 	// pair tries once to take a slot of an id, gives it back at once if it was
 	// granted, and reports whether it was.
@@ -57,7 +57,7 @@ type runner struct {
 	close  func()
 }
 
-// workload is what a contest has its racers do.
+// workload is what a contest has its contenders do.
 type workload struct {
 	name    string
 	workers int
@@ -70,13 +70,13 @@ type workload struct {
 	watched []*redistest.Server // whose work is counted; nil: the lab's
 }
 
-// contest is a workload and how each racer did, round by round.
+// contest is a workload and how each contender did, round by round.
 type contest struct {
 	workload
 	results map[string][]sample
 }
 
-// sample is one round of one racer.
+// sample is one round of one contender.
 type sample struct {
 	attempts, grants   float64 // a second
 	p50, p99           float64 // of a pair, in µs
@@ -97,9 +97,9 @@ func ids(n int) []string {
 	return out
 }
 
-// contest has racers run w in turn. One that was run before under the same name is
+// contest has contenders run w in turn. One that was run before under the same name is
 // not run again: several tables look at different columns of it.
-func (l *lab) contest(w workload, racers ...racer) (*contest, error) {
+func (l *lab) contest(w workload, contenders ...contender) (*contest, error) {
 	if c := l.contests[w.name]; c != nil {
 		return c, nil
 	}
@@ -123,10 +123,10 @@ func (l *lab) contest(w workload, racers ...racer) (*contest, error) {
 	}
 	names := ids(w.ids)
 	c := &contest{workload: w, results: make(map[string][]sample)}
-	runners := make([]*runner, len(racers))
-	for i, r := range racers {
+	runners := make([]*runner, len(contenders))
+	for i, r := range contenders {
 		l.prefixes++
-		run, err := r.enter(entry{addr: addr, prefix: fmt.Sprintf("race%d:", l.prefixes), limit: w.limit, ids: names})
+		run, err := r.enter(entry{addr: addr, prefix: fmt.Sprintf("bench%d:", l.prefixes), limit: w.limit, ids: names})
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", r.name, err)
 		}
@@ -135,7 +135,7 @@ func (l *lab) contest(w workload, racers ...racer) (*contest, error) {
 		l.round(c, run, r.name, max(l.span/10, 20*time.Millisecond), names) // warm: connections, scripts
 	}
 	for range rounds {
-		for i, r := range racers {
+		for i, r := range contenders {
 			s, err := l.round(c, runners[i], r.name, span, names)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", r.name, err)
@@ -151,7 +151,7 @@ func (l *lab) contest(w workload, racers ...racer) (*contest, error) {
 // passed are nearly a tenth of what the quickest pairs cost.
 const timedEvery = 8
 
-// round runs one racer for a while.
+// round runs one contender for a while.
 func (l *lab) round(c *contest, run *runner, name string, span time.Duration, names []string) (sample, error) {
 	type worker struct {
 		attempts, grants int
@@ -161,12 +161,12 @@ func (l *lab) round(c *contest, run *runner, name string, span time.Duration, na
 	workers := make([]worker, c.workers)
 	var stop atomic.Bool
 	var all sync.WaitGroup
-	runtime.GC() // of what the racer before left
+	runtime.GC() // of what the contender before left
 	before := lookAll(c.watched)
 	var m0, m1 runtime.MemStats
 	runtime.ReadMemStats(&m0)
 	began := time.Now()
-	pprof.SetGoroutineLabels(pprof.WithLabels(background, pprof.Labels("racer", name)))
+	pprof.SetGoroutineLabels(pprof.WithLabels(background, pprof.Labels("contender", name)))
 	defer pprof.SetGoroutineLabels(background)
 	for i := range workers {
 		w, pair := &workers[i], run.pair
@@ -288,7 +288,7 @@ func look(srv *redistest.Server) (s sight) {
 	return s
 }
 
-// of is a figure of a racer over its rounds.
+// of is a figure of a contender over its rounds.
 func (c *contest) of(name string, figure func(sample) float64) spread {
 	xs := make([]float64, 0, len(c.results[name]))
 	for _, s := range c.results[name] {

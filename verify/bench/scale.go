@@ -51,7 +51,7 @@ func scaleIDsTable(l *lab) (*report, error) {
 func scaleHoldersTable(l *lab) (*report, error) {
 	r := &report{head: append([]string{"slots held of the id"}, costHead...), bound: "the set is a packed list to 128 members and a skip list above; counting and adding grow with its logarithm."}
 	for _, n := range l.decades(100_000) {
-		held := racer{nameOurs, func(e entry) (*runner, error) {
+		held := contender{nameOurs, func(e entry) (*runner, error) {
 			rdb := e.client()
 			defer rdb.Close()
 			// As many slots as if somebody held them: what TryAcquire leaves in Redis.
@@ -153,8 +153,8 @@ func scaleWaitersTable(l *lab) (*report, error) {
 
 // shared is P processes that share the work: P semaphores with clients of their own,
 // in this process.
-func shared(processes int) racer {
-	return racer{nameOurs, func(e entry) (*runner, error) {
+func shared(processes int) contender {
+	return contender{nameOurs, func(e entry) (*runner, error) {
 		var clients []*redis.Client
 		sems := make([]*gotsem.Semaphore, processes)
 		for i := range sems {
@@ -352,12 +352,12 @@ func simulate(processes int, offered, call, op float64, roundTrip time.Duration,
 
 func scaleClusterTable(l *lab) (*report, error) {
 	const nodes = 3
-	cluster, stop, err := redistest.Launch("race", func(tb redistest.TB) *redistest.Cluster { return redistest.StartCluster(tb, nodes, 0) })
+	cluster, stop, err := redistest.Launch("bench", func(tb redistest.TB) *redistest.Cluster { return redistest.StartCluster(tb, nodes, 0) })
 	if err != nil {
 		return nil, err
 	}
 	defer stop()
-	clustered := racer{nameOurs, func(e entry) (*runner, error) {
+	clustered := contender{nameOurs, func(e entry) (*runner, error) {
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
 		ctx, cancel := context.WithTimeout(background, 10*time.Second)
 		defer cancel()
