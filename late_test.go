@@ -167,7 +167,7 @@ func TestLateFirstSendingIsGivenBack(t *testing.T) {
 // given back: it neither takes nor joins.
 func TestLatePollTakesNothing(t *testing.T) {
 	srv := redistest.Start(t)
-	n := &lateNet{late: 2500 * time.Millisecond}
+	n := &lateNet{late: 2500 * time.Millisecond, match: []byte("x")}
 	sem, err := gotsem.New(gotsem.Options{Store: redisstore.New(srv.Client(func(o *redis.Options) { o.Dialer = n.dial }), prefix), Limit: 1, TTL: time.Minute, Grace: -1, StoreTimeout: 200 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +188,6 @@ func TestLatePollTakesNothing(t *testing.T) {
 		got <- result{l, err}
 	}()
 	soon(t, 5*time.Second, "it waits", func() bool { u, err := sem.Usage(ctx, "x"); return err == nil && u.Waiting == 1 })
-	n.match = []byte("x")
 	n.armed.Store(true)
 	soon(t, 5*time.Second, "the poll that is lost", func() bool { return n.hit.Load() == 1 })
 	if err := l.Release(ctx); err != nil {

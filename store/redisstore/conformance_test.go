@@ -25,7 +25,13 @@ type place struct {
 
 // conformance runs the suite on a Redis that connect reaches.
 func conformance(t *testing.T, connect func(t *testing.T) redis.UniversalClient) {
-	admin := connect(t)
+	admin, noIDs := connect(t), ""
+	if f, ok := admin.(foreign); ok { // what looks in must reach every node
+		admin = f.UniversalClient
+		if _, cluster := admin.(*redis.ClusterClient); cluster {
+			noIDs = "the nodes of the cluster are behind the wrapper"
+		}
+	}
 	var n atomic.Int64
 	open := func(t *testing.T, prefix string) store.Store {
 		s := redisstore.New(connect(t), prefix)
@@ -38,6 +44,7 @@ func conformance(t *testing.T, connect func(t *testing.T) redis.UniversalClient)
 		},
 		Peer:     func(t *testing.T, st store.Store) store.Store { return open(t, st.(place).prefix) },
 		Unit:     300 * time.Millisecond,
+		NoIDs:    noIDs,
 		Parallel: true,
 		Snapshot: func(t *testing.T, st store.Store) map[string]string {
 			return snapshot(t, admin, st.(place).prefix)

@@ -492,10 +492,19 @@ func page[T any](ctx context.Context, c *client, ask func(context.Context) (T, e
 	return aside(bounded, &c.left, ask, nil)
 }
 
+var errNodesHidden = fmt.Errorf("%w: the client is of a type of its own, over a Cluster: it does not show the nodes, so that a list would be of one of them. "+
+	"List over a store on the *redis.ClusterClient itself", store.ErrConfig)
+
 // masters returns the nodes that keep keys.
 func (s *Store) masters(ctx context.Context) (nodes []redis.Cmdable, err error) {
 	cluster, ok := s.client.UniversalClient.(*redis.ClusterClient)
 	if !ok {
+		if err := s.learn(ctx); err != nil {
+			return nil, err
+		}
+		if s.client.perID && s.slotted() {
+			return nil, errNodesHidden
+		}
 		return []redis.Cmdable{s.client}, nil
 	}
 	var one sync.Mutex

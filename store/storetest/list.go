@@ -100,6 +100,14 @@ var listTests = []subtest{
 	}},
 	{name: "ids that are held", needs: lister, slow: true, test: func(w *world) {
 		l := w.peer.(store.Lister)
+		if w.h.NoIDs != "" {
+			for id, err := range l.IDs(w.ctx) {
+				if id != "" || !errors.Is(err, store.ErrConfig) {
+					w.Errorf("%q, %v, want an error: %s", id, err, w.h.NoIDs)
+				}
+			}
+			return
+		}
 		ids := func() []string {
 			w.Helper()
 			seen := make(map[string]bool)

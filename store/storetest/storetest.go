@@ -54,6 +54,9 @@ type Harness struct {
 	// No capability may be missing in silence: one that a store does not have is
 	// named here, and its tests are then not run.
 	NoWaker, NoLister, NoLimiter, NoCounter bool
+
+	// NoIDs says why the store cannot list its ids, and answers store.ErrConfig; "": it can.
+	NoIDs string
 }
 
 // subtest is one test of the suite.
