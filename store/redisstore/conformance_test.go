@@ -24,7 +24,7 @@ type place struct {
 }
 
 // conformance runs the suite on a Redis that connect reaches.
-func conformance(t *testing.T, connect func(t *testing.T) redis.UniversalClient) {
+func conformance(t *testing.T, connect func(t *testing.T) redis.UniversalClient, opts ...redisstore.Option) {
 	admin, noIDs := connect(t), ""
 	if f, ok := admin.(foreign); ok { // what looks in must reach every node
 		admin = f.UniversalClient
@@ -34,7 +34,7 @@ func conformance(t *testing.T, connect func(t *testing.T) redis.UniversalClient)
 	}
 	var n atomic.Int64
 	open := func(t *testing.T, prefix string) store.Store {
-		s := redisstore.New(connect(t), prefix)
+		s := redisstore.New(connect(t), prefix, opts...)
 		t.Cleanup(func() { _ = s.Close() })
 		return place{s, prefix}
 	}
@@ -131,6 +131,13 @@ func TestConformanceSingle(t *testing.T) {
 	conformance(t, func(t *testing.T) redis.UniversalClient {
 		return closed(t, redis.NewClient(&redis.Options{Addr: srv.Addr()}))
 	})
+}
+
+func TestConformanceGeneralScripts(t *testing.T) {
+	srv := redistest.Start(t)
+	conformance(t, func(t *testing.T) redis.UniversalClient {
+		return closed(t, redis.NewClient(&redis.Options{Addr: srv.Addr()}))
+	}, redisstore.WithoutPlainPath())
 }
 
 func TestConformanceContextTimeoutEnabled(t *testing.T) {

@@ -60,6 +60,7 @@ type Store struct {
 	flights  sync.Pool    // of *trip
 	grace    atomic.Int64 // ms, the longest that a request has brought along
 	durable  durable
+	general  bool  // every call goes by the general scripts: for tests
 	bad      error // why New's arguments cannot work
 
 	oneMarker string // the marker where there is one server
@@ -270,7 +271,7 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	o.ttl = r.TTL.Milliseconds()
 	o.bare, o.fresh, o.owner, o.grace = r.Plain, r.FirstAttempt, r.Owner, s.graces(r.Grace)
 	o.away = r.OutageFor.Milliseconds()
-	if r.Plain && r.Weight == 1 && r.Queue <= 0 && o.grace == 0 {
+	if r.Plain && r.Weight == 1 && r.Queue <= 0 && o.grace == 0 && !s.general {
 		o.verb = bare
 	}
 	if own := r.Grace.Milliseconds(); own > s.grace.Load() {
@@ -312,7 +313,7 @@ func (s *Store) Release(ctx context.Context, r *store.Release) (bool, error) {
 	}
 	o := s.op(release, r.ID, r.SlotID, r.Budget)
 	o.grace = s.graces(r.Grace)
-	if r.Plain && o.grace == 0 {
+	if r.Plain && o.grace == 0 && !s.general {
 		o.verb = bare
 	}
 	s.giveBackTwice(o)
