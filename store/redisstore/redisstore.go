@@ -406,15 +406,34 @@ func (s *Store) Holders(ctx context.Context, id string) ([]store.Holder, error) 
 	return out, nil
 }
 
-// Clear implements store.Store.
-func (s *Store) Clear(ctx context.Context, c store.Clear) (int, error) {
-	reply, err := s.run(ctx, clearScript, c.ID, s.graces(time.Duration(s.grace.Load())*time.Millisecond), c.SlotID, min(max(c.TTL, time.Millisecond), store.MaxTTL).Milliseconds())
-	if err != nil {
-		return 0, err
+// Clear implements store.Store. It takes a page at a time, until none is left: what is
+// granted or renewed between two pages is taken too, but not for ever.
+func (s *Store) Clear(ctx context.Context, c store.Clear) (taken int, err error) {
+	grace := s.graces(time.Duration(s.grace.Load()) * time.Millisecond)
+	ttl := min(max(c.TTL, time.Millisecond), store.MaxTTL).Milliseconds()
+	for pages, last := 1, no; pages > 0; pages-- {
+		if pages == 1 && taken > 0 {
+			last = yes
+		}
+		reply, err := s.run(ctx, clearScript, c.ID, grace, c.SlotID, ttl, last)
+		if err != nil {
+			return taken, err
+		}
+		s.wakeRest(reply, 3)
+		left := integer(reply, 2)
+		switch {
+		case left == 0:
+			pages = 1
+		case taken == 0:
+			pages += 2 * (left/clearPage + 1)
+		}
+		taken += integer(reply, 1)
 	}
-	s.wakeRest(reply, 2)
-	return integer(reply, 1), nil
+	return taken, nil
 }
+
+// clearPage is how many slots a call of clear.lua takes at most.
+const clearPage = 1000
 
 // SetLimit implements store.LimitSetter.
 func (s *Store) SetLimit(ctx context.Context, id string, limit int) error {

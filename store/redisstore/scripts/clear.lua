@@ -1,9 +1,13 @@
 -- clear: take slots away from their holders, and hand on the room.
 --
 -- KEYS     S, M, Q, L, E
--- ARGV     header (see prelude), grace, slot ('': all that are held), ttl
--- Returns  the server's time in ms; how many slot ids were taken; and last the
---          words (see push) to the caller's own process.
+-- ARGV     header (see prelude), grace, slot ('': all that are held), ttl, and '1' if this is
+--          the last page whatever is left
+-- Returns  the time and number (see finish); how many slot ids were taken; how many are left
+--          to take; and last the words (see push) to the caller's own process.
+--
+-- A call takes a thousand slots at most, the first to lapse first, so that it holds up nobody
+-- else. Room is handed on when none is left: what was just granted is not to be taken.
 --
 -- A lease that was taken leaves a tombstone for ttl, so that its holder cannot put
 -- it back while the server recovers.
@@ -11,11 +15,12 @@
 -- @prelude
 
 GRACE = A[2] + 0
-local only, ttl = A[3], A[4] + 0
+local only, ttl, last = A[3], A[4] + 0, A[5] == '1'
+local PAGE = 1000
 call('ZREM', K[1], '') -- see touch
 open(1)
 survey()
-local taken = 0
+local taken, left = 0, 0
 local function take(slot, r)
 	local state, weight, wake = string.match(r or '', '^([hg]) (%d+) %d+ %d+ (%S+)')
 	local score = call('ZSCORE', S, slot)
@@ -39,7 +44,10 @@ if only ~= '' then
 	local r = call('HGET', M, only)
 	if not r or string.find(r, '^[hg]') then take(only, r) end
 else
-	for _, slot in ipairs(call('ZRANGE', S, '0', '-1')) do take(slot, call('HGET', M, slot)) end
+	local page = call('ZRANGE', S, 0, PAGE - 1)
+	local records = #page > 0 and call('HMGET', M, unpack(page))
+	for j, slot in ipairs(page) do take(slot, records[j]) end
+	left = call('ZCARD', S)
 end
 -- Tombstones whose time is over go when there are many: looking at all of M takes as long
 -- as the line is.
@@ -50,6 +58,6 @@ if not new and call('HLEN', M) > waiting + call('ZCARD', S) + 64 then
 		if ends and ends + 0 <= now then call('HDEL', M, all[j]) end
 	end
 end
-advance()
+if left == 0 or last then advance() end
 shut(true)
-return finish({now, taken})
+return finish({now, taken, left})
