@@ -144,7 +144,7 @@ func (s *Semaphore) request(id string, weight, limit int) *request {
 	r := s.requests.Get().(*request)
 	r.Request = store.Request{} // and then field by field, in place: see redisstore's free
 	r.ID, r.SlotID, r.Weight, r.Limit = id, r.ids.next(), weight, limit
-	r.TTL, r.Owner, r.Grace, r.OutageFor, r.FirstAttempt = s.opt.TTL, s.owner, s.opt.Grace, s.local.cutOff(id), true
+	r.TTL, r.Owner, r.Grace, r.OutageFor, r.FirstAttempt = s.opt.TTL, s.owner, s.opt.Grace, s.local.unreportedOutage(id), true
 	return r
 }
 
@@ -159,7 +159,7 @@ func (s *Semaphore) slotID() string {
 // answer into a lease or an error.
 func (s *Semaphore) settle(ctx context.Context, r *store.Request) (*Lease, error) {
 	sent, mark := s.now(), s.known.mark(r.ID)
-	d, err := s.guard.acquire(ctx, r)
+	d, err := s.gate.acquire(ctx, r)
 	if err != nil {
 		return s.unanswered(ctx, r, err)
 	}
@@ -175,7 +175,7 @@ func (s *Semaphore) settle(ctx context.Context, r *store.Request) (*Lease, error
 			return lease, nil
 		}
 		// The process stood still for as long as the grant was good.
-		s.guard.later.add(r.ID, r.SlotID, false)
+		s.gate.backlog.add(r.ID, r.SlotID, false)
 		return nil, &unavailable{id: r.ID, cause: errors.New("the answer came after its lease was over")}
 	}
 	err = s.refusal(r, d, 0)
@@ -219,7 +219,7 @@ func (s *Semaphore) doubt(ctx context.Context, r *store.Request, err error) {
 	case errors.Is(ctx.Err(), context.Canceled):
 		s.withdraw(r.ID, r.SlotID, true, func() {})
 	default: // the store has not answered in time: no time is left to wait for it
-		s.guard.later.add(r.ID, r.SlotID, true)
+		s.gate.backlog.add(r.ID, r.SlotID, true)
 	}
 }
 
@@ -240,14 +240,14 @@ const withdrawWait = 50 * time.Millisecond
 // withdraw gives back what the store keeps, or may keep, for a call that wants it no
 // more, and waits for that a little: so whoever asks after the call has returned finds
 // the room. done is called when it is over, or is left to the backlog.
-func (s *Semaphore) withdraw(id, slotID string, doubtful bool, done func()) {
+func (s *Semaphore) withdraw(id, slotID string, inDoubt bool, done func()) {
 	given := make(chan struct{})
 	go func() {
 		defer close(given)
 		defer done()
-		freed, err := s.guard.release(context.Background(), &store.Release{ID: id, SlotID: slotID, Grace: s.opt.Grace})
-		if err != nil || doubtful && !freed {
-			s.guard.later.add(id, slotID, doubtful)
+		freed, err := s.gate.release(context.Background(), &store.Release{ID: id, SlotID: slotID, Grace: s.opt.Grace})
+		if err != nil || inDoubt && !freed {
+			s.gate.backlog.add(id, slotID, inDoubt)
 		}
 	}()
 	timer := time.NewTimer(withdrawWait)

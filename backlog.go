@@ -13,7 +13,7 @@ const (
 	backlogMax     = 10_000                 // slots owed to the store; more lapse by themselves
 	backlogWorkers = 128                    // given back at a time: they share their trips
 	backlogRetry   = 250 * time.Millisecond // until a failed one is tried again
-	backlogAgain   = time.Second            // until a doubtful one is given back once more
+	backlogAgain   = time.Second            // until a inDoubt one is given back once more
 )
 
 // backlog gives slots back in the background: those of callers who did not wait
@@ -25,12 +25,12 @@ const (
 // goroutine sleeps until the first debt is due, and each debt that is due earlier
 // than that wakes it. A waiter that gave up holds up those behind it until then.
 type backlog struct {
-	guard *guard
-	ttl   time.Duration
+	gate *gate
+	ttl  time.Duration
 
 	mu      sync.Mutex
-	owed    map[string]*pendingRelease // by slot id
-	queue   debtQueue                  // those of them that nobody is giving back right now
+	pending map[string]*pendingRelease // by slot id
+	queue   releaseQueue               // those of them that nobody is giving back right now
 	workers int                        // goroutines that are giving back
 	running bool
 	wakes   time.Duration // when the goroutine looks by itself
@@ -50,29 +50,29 @@ type pendingRelease struct {
 	id, slotID string
 	due, until time.Duration
 	index      int    // in the queue; -1: not there
-	doubtful   bool   // an acquire was not answered: it may reach the store after the release
+	inDoubt    bool   // an acquire was not answered: it may reach the store after the release
 	lease      *Lease // whose slot it is; nil: nobody's, or the store may have heard of the release
 }
 
-func (b *backlog) init(g *guard, ttl time.Duration) {
-	b.guard, b.ttl = g, ttl
-	b.owed = make(map[string]*pendingRelease)
+func (b *backlog) init(g *gate, ttl time.Duration) {
+	b.gate, b.ttl = g, ttl
+	b.pending = make(map[string]*pendingRelease)
 	b.nudge = make(chan struct{}, 1)
 	b.complained = -logEvery
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 }
 
 // add owes the store a release.
-func (b *backlog) add(id, slotID string, doubtful bool) {
-	b.put(&pendingRelease{id: id, slotID: slotID, doubtful: doubtful})
+func (b *backlog) add(id, slotID string, inDoubt bool) {
+	b.put(&pendingRelease{id: id, slotID: slotID, inDoubt: inDoubt})
 }
 
 func (b *backlog) put(d *pendingRelease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.guard.now()
-	old := b.owed[d.slotID]
-	if old == nil && len(b.owed) >= backlogMax {
+	now := b.gate.now()
+	old := b.pending[d.slotID]
+	if old == nil && len(b.pending) >= backlogMax {
 		b.dropped(d, now)
 		return
 	}
@@ -80,7 +80,7 @@ func (b *backlog) put(d *pendingRelease) {
 		b.forget(old)
 	}
 	d.due, d.until = now, now+b.ttl
-	b.owed[d.slotID] = d
+	b.pending[d.slotID] = d
 	heap.Push(&b.queue, d)
 	b.look(now)
 }
@@ -88,12 +88,12 @@ func (b *backlog) put(d *pendingRelease) {
 // dropped counts a slot for which there is no room, and says so once in a while. mu is
 // held.
 func (b *backlog) dropped(d *pendingRelease, now time.Duration) {
-	b.guard.stats.leftToLapse.Add(1)
+	b.gate.stats.leftToLapse.Add(1)
 	b.since++
 	if now-b.complained < logEvery {
 		return
 	}
-	b.guard.log.Error("gotsem: too many slots wait to be given back, more are left to lapse", "waiting", len(b.owed), "dropped", b.since, "id", d.id, "lapses_within", b.ttl)
+	b.gate.log.Error("gotsem: too many slots wait to be given back, more are left to lapse", "waiting", len(b.pending), "dropped", b.since, "id", d.id, "lapses_within", b.ttl)
 	b.complained, b.since = now, 0
 }
 
@@ -119,8 +119,8 @@ func (b *backlog) wake() {
 
 // forget takes d out. mu is held.
 func (b *backlog) forget(d *pendingRelease) {
-	if b.owed[d.slotID] == d {
-		delete(b.owed, d.slotID)
+	if b.pending[d.slotID] == d {
+		delete(b.pending, d.slotID)
 	}
 	if d.index >= 0 {
 		heap.Remove(&b.queue, d.index)
@@ -132,7 +132,7 @@ func (b *backlog) forget(d *pendingRelease) {
 func (b *backlog) take(id string, weight int, now time.Duration) *Lease {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, d := range b.owed {
+	for _, d := range b.pending {
 		if l := d.lease; l != nil && d.id == id && l.weight == weight && now < time.Duration(l.trust.Load()) {
 			b.forget(d)
 			return l
@@ -163,7 +163,7 @@ func (b *backlog) run(done chan struct{}) {
 func (b *backlog) next() (wait time.Duration, over bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.guard.now()
+	now := b.gate.now()
 	b.hold(now)
 	due := 0
 	for due < b.queue.Len() && due < backlogWorkers && b.queue[due].due <= now { // not in order, and yet a lower bound
@@ -195,7 +195,7 @@ func (b *backlog) hold(now time.Duration) {
 			return
 		case d.until <= now:
 			b.forget(d)
-		case !b.closing && b.guard.away(d.id):
+		case !b.closing && b.gate.away(d.id):
 			d.due = now + backlogRetry
 			heap.Fix(&b.queue, 0)
 		default:
@@ -209,7 +209,7 @@ func (b *backlog) work() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for {
-		now := b.guard.now()
+		now := b.gate.now()
 		b.hold(now)
 		if b.queue.Len() == 0 || b.queue[0].due > now {
 			break
@@ -230,7 +230,7 @@ func (b *backlog) work() {
 }
 
 func (b *backlog) settle(ctx context.Context, d *pendingRelease) (freed bool, err error) {
-	g := b.guard
+	g := b.gate
 	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
 	return g.send(ctx, &store.Release{ID: d.id, SlotID: d.slotID, Grace: g.grace})
@@ -238,23 +238,23 @@ func (b *backlog) settle(ctx context.Context, d *pendingRelease) (freed bool, er
 
 // settled says when d is due again, or forgets it. mu is held.
 func (b *backlog) settled(d *pendingRelease, lease *Lease, freed bool, err error) {
-	now := b.guard.now()
+	now := b.gate.now()
 	switch {
-	case b.owed[d.slotID] != d: // there is another of that slot id
+	case b.pending[d.slotID] != d: // there is another of that slot id
 		return
 	case err != nil && b.closed:
-		b.guard.stats.leftToLapse.Add(1)
+		b.gate.stats.leftToLapse.Add(1)
 		b.forget(d)
 		return
 	case err != nil:
 		if d.due = now + backlogRetry; !asked(err) {
 			d.lease = lease
 		}
-		if b.closing && b.guard.away(d.id) {
+		if b.closing && b.gate.away(d.id) {
 			return // it stays owed, for Close to tell
 		}
-	case d.doubtful && !freed && !b.closing:
-		d.doubtful = false
+	case d.inDoubt && !freed && !b.closing:
+		d.inDoubt = false
 		d.due = now + backlogAgain
 	default:
 		b.forget(d)
@@ -272,7 +272,7 @@ func (b *backlog) close(ctx, whole context.Context) int {
 	for _, d := range b.queue {
 		d.due = 0 // now or never
 	}
-	now := b.guard.now()
+	now := b.gate.now()
 	if b.running {
 		b.look(now)
 	}
@@ -285,10 +285,10 @@ func (b *backlog) close(ctx, whole context.Context) int {
 		}
 	}
 	b.mu.Lock()
-	left := len(b.owed)
-	b.guard.stats.leftToLapse.Add(uint64(left))
+	left := len(b.pending)
+	b.gate.stats.leftToLapse.Add(uint64(left))
 	b.closed = true
-	clear(b.owed) // they lapse
+	clear(b.pending) // they lapse
 	b.queue = nil
 	stop := b.cancel
 	b.ctx, b.cancel = context.WithCancel(context.Background())
@@ -306,23 +306,23 @@ func (b *backlog) close(ctx, whole context.Context) int {
 	return left
 }
 
-// debtQueue is a heap: what is due first is at its head.
-type debtQueue []*pendingRelease
+// releaseQueue is a heap: what is due first is at its head.
+type releaseQueue []*pendingRelease
 
-func (q debtQueue) Len() int           { return len(q) }
-func (q debtQueue) Less(i, j int) bool { return q[i].due < q[j].due }
-func (q debtQueue) Swap(i, j int) {
+func (q releaseQueue) Len() int           { return len(q) }
+func (q releaseQueue) Less(i, j int) bool { return q[i].due < q[j].due }
+func (q releaseQueue) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
 	q[i].index, q[j].index = i, j
 }
 
-func (q *debtQueue) Push(x any) {
+func (q *releaseQueue) Push(x any) {
 	d := x.(*pendingRelease)
 	d.index = len(*q)
 	*q = append(*q, d)
 }
 
-func (q *debtQueue) Pop() any {
+func (q *releaseQueue) Pop() any {
 	old := *q
 	d := old[len(old)-1]
 	old[len(old)-1] = nil

@@ -18,7 +18,7 @@ func TestWhoeverGivesUpIsGoneAtOnce(t *testing.T) {
 		s := open(t, Options{Store: st, Limit: 1, Queue: 2000})
 		began := time.Now()
 		l := mustTry(t, s, "id")
-		s.guard.later.add("id", "nobody's", true) // nothing is found, so once more in a second
+		s.gate.backlog.add("id", "nobody's", true) // nothing is found, so once more in a second
 		synctest.Wait()
 		gone := queue(s, "id")
 		behind := queue(s, "id")
@@ -61,7 +61,7 @@ func TestGivingBackIsNotOneAfterTheOther(t *testing.T) {
 		const n = 5000
 		for range n {
 			r := s.TryAcquire(context.Background(), "id")
-			s.guard.later.add("id", r.SlotID, false)
+			s.gate.backlog.add("id", r.SlotID, false)
 		}
 		began := time.Now()
 		for st.held(t, "id") > 0 {
@@ -80,7 +80,7 @@ func TestACallThatNeverLeftOwesNothing(t *testing.T) {
 		s := open(t, Options{Store: st, Limit: 1, Outage: Closed, Queue: 5})
 		over, cancel := context.WithCancel(context.Background())
 		cancel()
-		_, err := s.guard.acquire(over, &store.Request{ID: "id", SlotID: "s", Weight: 1, Limit: 1, TTL: time.Second})
+		_, err := s.gate.acquire(over, &store.Request{ID: "id", SlotID: "s", Weight: 1, Limit: 1, TTL: time.Second})
 		if !errors.Is(err, context.Canceled) || asked(err) {
 			t.Errorf("%v", err)
 		}
@@ -151,10 +151,10 @@ func TestNothingRunsOnAfterClose(t *testing.T) {
 			}
 			<-ended
 			synctest.Wait()
-			b := &s.guard.later
+			b := &s.gate.backlog
 			b.mu.Lock()
-			if b.running || len(b.owed) != 0 {
-				t.Errorf("%v: %v after Close it runs: %v, and %d are owed", how, time.Since(began), b.running, len(b.owed))
+			if b.running || len(b.pending) != 0 {
+				t.Errorf("%v: %v after Close it runs: %v, and %d are owed", how, time.Since(began), b.running, len(b.pending))
 			}
 			b.mu.Unlock()
 			if n := st.held(t, "id"); n != 0 {

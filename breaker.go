@@ -130,7 +130,7 @@ func (b *breaker) reopen() {
 	}
 }
 
-// failed counts a failure. A doubtful one, when the caller's time ran out, is counted by
+// failed counts a failure. A inDoubt one, when the caller's time ran out, is counted by
 // its time alone. It returns false if the breaker is not the one of its name any more.
 func (b *breaker) failed(k kind, id string, err error, sure bool) bool {
 	b.mu.Lock()

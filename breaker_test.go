@@ -299,7 +299,7 @@ func TestAnOutageOfOneServerIsItsOwn(t *testing.T) {
 					if verb == "renew" {
 						flying.Add(1)
 						time.AfterFunc(DefaultStoreTimeout, func() { flying.Add(-1) })
-						if n := flying.Load(); n > renewsFlying+1 {
+						if n := flying.Load(); n > maxInFlight+1 {
 							t.Errorf("%d renewals are under way to a server that hangs", n)
 						}
 					}
@@ -364,7 +364,7 @@ func TestBreakersAreForgotten(t *testing.T) {
 		for range 2 * breakerFailures {
 			_, _ = s.Try(context.Background(), "a:1")
 		}
-		if n := s.guard.some.Load(); n != 1 || !s.Stats().Down {
+		if n := s.gate.some.Load(); n != 1 || !s.Stats().Down {
 			t.Fatalf("%d breakers", n)
 		}
 		time.Sleep(5 * time.Second)
@@ -375,7 +375,7 @@ func TestBreakersAreForgotten(t *testing.T) {
 		mustRelease(t, mustTry(t, s, "a:1"))
 		time.Sleep(breakerKept)
 		mustRelease(t, mustTry(t, s, "b:1"))
-		if n := s.guard.some.Load(); n != 0 {
+		if n := s.gate.some.Load(); n != 0 {
 			t.Errorf("%d breakers, a minute after all was well", n)
 		}
 	})

@@ -30,9 +30,12 @@
 //
 // # Reading order
 //
-// gotsem.go (what can be set), acquire.go (the front door), line.go (waiting),
-// lease.go and renewer.go (what you hold), outage.go, backlog.go and local.go (when
-// the store is away), usage.go (looking in), seed.go (the small face: NewGotsem and
-// its five methods). Package store is the contract with the place that keeps the
-// slots, store/memstore its shortest full statement.
+// options.go (what can be set), gotsem.go (what a semaphore is made of), acquire.go
+// (the front door), line.go and wait.go (waiting), lease.go and renewer.go (what you
+// hold), gate.go and breaker.go (the way to the store, and its outages), outage.go and
+// local.go (who is admitted meanwhile), backlog.go (what the store has not taken back
+// yet), limit.go, known.go and drain.go (what is remembered of an id), usage.go and
+// stats.go (looking in), compat.go (the compatibility API: NewGotsem and its five
+// methods). Package store is the contract with the place that keeps the slots,
+// store/memstore its shortest full statement.
 package gotsem

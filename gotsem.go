@@ -1,178 +1,18 @@
 package gotsem
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
 	"os"
-	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ashfaqjani916/gotsem/store"
-	"github.com/ashfaqjani916/gotsem/store/memstore"
 )
-
-// Outage is what happens to requests while the store cannot be asked.
-type Outage int
-
-const (
-	// Local keeps the cap from what this process knows: for one TTL after the
-	// last good answer it admits only into slots that it held in the store then;
-	// after that into its share, the limit divided by the processes last seen.
-	// It is the default.
-	Local Outage = iota
-	// Open admits, and marks what it admitted (Lease.FailedOpen).
-	Open
-	// Closed refuses with ErrUnavailable.
-	Closed
-)
-
-// String returns the policy in a word.
-func (o Outage) String() string {
-	switch o {
-	case Local:
-		return "local"
-	case Open:
-		return "open"
-	case Closed:
-		return "closed"
-	}
-	return fmt.Sprintf("Outage(%d)", int(o))
-}
-
-// Defaults of Options.
-const (
-	DefaultTTL          = 30 * time.Second
-	DefaultStoreTimeout = 250 * time.Millisecond
-)
-
-// MinTTL is the shortest TTL that New takes: below it, renewing in time is luck.
-const MinTTL = 200 * time.Millisecond
-
-// Options say what New makes. The zero value is valid but for Limit (or
-// LimitFunc). Options are copied; New writes nothing into them.
-type Options struct {
-	// Store keeps the slots. Nil: a memory store, exact within this process.
-	Store store.Store
-
-	// Limit is how many slots each id has. More than store.MaxLimit counts as that, here
-	// and from LimitFunc: it is no limit that anybody reaches.
-	Limit int
-
-	// LimitFunc is asked for the limit of an id. Its answers are remembered for a
-	// minute, for 10,000 ids, and one question at a time is asked per id, at most
-	// 500 at once. Zero or less, an error, or no answer within a second: Limit; after
-	// an error it is asked again after 5 s. Without a Limit, an id that has no answer is
-	// refused with an error that says so.
-	LimitFunc func(ctx context.Context, id string) (int, error)
-
-	// TTL is how long a lease lasts without renewal: how long the slots of a
-	// crashed process stay taken. It is renewed at about TTL/3. From MinTTL to
-	// store.MaxTTL. 0: DefaultTTL.
-	TTL time.Duration
-
-	// Queue is how many may wait per id, over all processes. 0: as many as the
-	// limit. Negative: nobody waits, and Acquire refuses like Try.
-	Queue int
-
-	// Outage is what happens while the store cannot be asked.
-	Outage Outage
-
-	// StoreTimeout is the most that a call waits on the store.
-	// 0: DefaultStoreTimeout, or half the TTL if that is shorter.
-	StoreTimeout time.Duration
-
-	// KnownFull is how long a refusal may be believed without asking the store
-	// again. A release by this process, or word from the store, ends it early.
-	// 0: not at all.
-	KnownFull time.Duration
-
-	// Grace is how long a store that finds it has lost its memory (a fail-over, a
-	// restart without data) makes no grants, so that the holders can come forward.
-	// 0: TTL + 1 s, which is safe where a deposed primary stops taking writes
-	// within a second. Negative: no grace, as under Outage Open; under Outage Local a
-	// millisecond, since the pause after an outage needs what keeps the grace.
-	Grace time.Duration
-
-	// AsyncRelease has Release return at once: the slot is given back in the
-	// background, with the next trip to the store. A Try that follows right after
-	// may still find it taken.
-	AsyncRelease bool
-
-	// Label says more about this process to whoever lists holders, beside its
-	// host and pid. At most 100 bytes.
-	Label string
-
-	// Logger is told of outages, of lost leases and of limits that could not be
-	// asked for. Nil: nothing is logged.
-	Logger *slog.Logger
-}
-
-// withDefaults returns o with its gaps filled in.
-func (o Options) withDefaults() Options {
-	if o.Store == nil {
-		o.Store = memstore.New()
-	}
-	o.TTL = cmp.Or(o.TTL, DefaultTTL)
-	o.StoreTimeout = cmp.Or(o.StoreTimeout, max(0, min(DefaultStoreTimeout, o.TTL/2)))
-	switch {
-	case o.Grace < 0 && o.Outage == Local:
-		// The pause in which shares register is kept in the marker, which only calls
-		// with a grace look at.
-		o.Grace = time.Millisecond
-	case o.Grace < 0 || o.Outage == Open:
-		o.Grace = 0
-	case o.Grace == 0:
-		o.Grace = min(o.TTL, store.MaxTTL-time.Second) + time.Second
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	return o
-}
-
-// validate reports all that is wrong with o, which has its defaults.
-func (o Options) validate() error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("gotsem: "+format, args...)) }
-	if o.Limit < 0 || o.Limit == 0 && o.LimitFunc == nil {
-		bad("Options.Limit is %d: give the number of slots per id, at least 1 (or a LimitFunc)", o.Limit)
-	}
-	if o.TTL > store.MaxTTL {
-		bad("Options.TTL is %v: at most %v", o.TTL, store.MaxTTL)
-	}
-	if o.Grace > store.MaxTTL {
-		bad("Options.Grace is %v: at most %v", o.Grace, store.MaxTTL)
-	}
-	if v := reflect.ValueOf(o.Store); v.Kind() == reflect.Pointer && v.IsNil() {
-		bad("Options.Store is a nil %T: leave it out for a store in memory", o.Store)
-	}
-	if o.TTL < MinTTL {
-		bad("Options.TTL is %v: at least %v, so that a lease can be renewed in time", o.TTL, MinTTL)
-	}
-	if o.StoreTimeout < 0 || o.StoreTimeout > o.TTL {
-		bad("Options.StoreTimeout is %v: between 0 and the TTL (%v), since a lease must outlive the call that asks for it", o.StoreTimeout, o.TTL)
-	}
-	if o.KnownFull < 0 {
-		bad("Options.KnownFull is %v: 0 or more", o.KnownFull)
-	}
-	if o.Outage < Local || o.Outage > Closed {
-		bad("Options.Outage is %d: Local, Open or Closed", int(o.Outage))
-	}
-	if len(o.Label) > 100 {
-		bad("Options.Label has %d bytes: at most 100, every lease carries it", len(o.Label))
-	}
-	if strings.ContainsRune(o.Label, 0) {
-		bad("Options.Label %q contains a NUL: what stands behind it would be lost in Redis", o.Label)
-	}
-	return errors.Join(errs...)
-}
 
 // Semaphore lets at most so many in at once, per id, across all processes that
 // share its store. Its methods are safe for concurrent use.
@@ -181,7 +21,7 @@ type Semaphore struct {
 	start   time.Time // instants are kept as durations since then, monotonic
 	owner   string
 	limits  *limits
-	guard   *guard
+	gate    *gate
 	line    line
 	renewer renewer
 	opens   openLeases
@@ -214,7 +54,7 @@ func New(o Options) (*Semaphore, error) {
 }
 
 // newSemaphore makes a semaphore from options that are whole and, but for what
-// the seed's face tolerates, valid.
+// the compatibility API tolerates, valid.
 func newSemaphore(o Options) *Semaphore {
 	s := &Semaphore{
 		opt:     o,
@@ -225,18 +65,18 @@ func newSemaphore(o Options) *Semaphore {
 	}
 	s.requests.New = func() any { return new(request) }
 	s.releases.New = func() any { return new(store.Release) }
-	s.guard = newGuard(o.Store, o.StoreTimeout, o.TTL, o.Logger, &s.stats)
-	s.guard.grace = o.Grace
+	s.gate = newGate(o.Store, o.StoreTimeout, o.TTL, o.Logger, &s.stats)
+	s.gate.grace = o.Grace
 	s.drains.seed = maphash.MakeSeed()
 	s.renewer.init(s)
 	s.local = newLocal(s)
-	s.guard.back = s.local.back
+	s.gate.back = s.local.back
 	if o.Outage == Local {
-		s.guard.least = o.TTL / 2
+		s.gate.least = o.TTL / 2
 	}
 	if o.KnownFull > 0 {
 		s.known = newKnownFull(min(o.KnownFull, store.MaxTTL))
-		s.guard.frees = s.known.forget
+		s.gate.frees = s.known.forget
 	}
 	return s
 }
@@ -352,7 +192,7 @@ func (s *Semaphore) Close() error {
 	s.opens.close()
 	s.line.close(ctx)
 	s.renewer.wait(ctx)
-	left := s.guard.close(ctx, whole) + int(s.renewer.pending.Load())
+	left := s.gate.close(ctx, whole) + int(s.renewer.pending.Load())
 	s.waking.Do(func() {}) // no listening from here on
 	if s.stopWake != nil {
 		stopped := make(chan struct{})

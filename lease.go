@@ -41,9 +41,9 @@ type Lease struct {
 	kept       bool          // in one of the renewer's lists
 	brief      bool          // believed by word of its grant, and not renewed yet
 	renewing   chan struct{} // a renewal is under way; closed when it is answered
-	owed       bool          // to be given back once it is
+	pending    bool          // to be given back once it is
 	local      atomic.Bool   // admitted or kept in an outage, without the store
-	doubtful   atomic.Bool   // the last renewal was not answered: it may reach the store yet
+	inDoubt    atomic.Bool   // the last renewal was not answered: it may reach the store yet
 }
 
 // The states of a lease. It goes from held to one of the others, once.
@@ -313,24 +313,24 @@ func (l *Lease) Release(ctx context.Context) error {
 	defer s.releases.Put(r)
 	*r = store.Release{ID: l.id, SlotID: l.slotID, Grace: s.opt.Grace, Budget: budget}
 	// Neither must one that was given up: then it is given back twice.
-	doubtful := l.doubtful.Load()
+	inDoubt := l.inDoubt.Load()
 	if s.opt.AsyncRelease {
-		s.guard.handOver(r)
-		if doubtful {
-			s.guard.later.add(l.id, l.slotID, true)
+		s.gate.handOver(r)
+		if inDoubt {
+			s.gate.backlog.add(l.id, l.slotID, true)
 		}
 		return nil
 	}
-	if _, err := s.guard.release(detached(ctx), r); err != nil {
-		d := &pendingRelease{id: l.id, slotID: l.slotID, doubtful: doubtful}
+	if _, err := s.gate.release(detached(ctx), r); err != nil {
+		d := &pendingRelease{id: l.id, slotID: l.slotID, inDoubt: inDoubt}
 		if inStore && !asked(err) {
 			d.lease = l
 		}
-		s.guard.later.put(d)
+		s.gate.backlog.put(d)
 		return s.late(err)
 	}
-	if doubtful {
-		s.guard.later.add(l.id, l.slotID, true)
+	if inDoubt {
+		s.gate.backlog.add(l.id, l.slotID, true)
 	}
 	return nil
 }

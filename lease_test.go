@@ -128,8 +128,8 @@ func TestManyMoreLeasesThanOneBatch(t *testing.T) {
 			}
 		}
 		stands(t, s, "id", 5000, 0)
-		if n := most.Load(); n != renewsFlying {
-			t.Errorf("%d batches at once, want %d", n, renewsFlying)
+		if n := most.Load(); n != maxInFlight {
+			t.Errorf("%d batches at once, want %d", n, maxInFlight)
 		}
 	})
 }

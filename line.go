@@ -159,7 +159,7 @@ func (s *Semaphore) Acquire(ctx context.Context, id string, opts ...Option) (*Le
 		// If a grant meets the giving up, this hands it to the next.
 		s.withdraw(r.ID, slotID, owed == aPlaceInDoubt, leave)
 	case unknown:
-		s.guard.later.add(r.ID, slotID, true)
+		s.gate.backlog.add(r.ID, slotID, true)
 		leave()
 	default:
 		leave()
@@ -207,7 +207,7 @@ func (s *Semaphore) wait(ctx context.Context, r *store.Request, woken <-chan sto
 	}
 	for {
 		sent := s.now()
-		r.OutageFor = s.local.cutOff(r.ID)
+		r.OutageFor = s.local.unreportedOutage(r.ID)
 		d, cut, err := s.poll(ctx, r, ends-sent, inLine || away != nil)
 		if err == nil {
 			answered = sent
@@ -337,12 +337,12 @@ func (s *Semaphore) owes(away error, place owing) owing {
 // waiting; cut reports that there was no answer by the end of that.
 func (s *Semaphore) poll(ctx context.Context, r *store.Request, left time.Duration, again bool) (d store.Decision, cut bool, err error) {
 	if !again || left >= s.opt.StoreTimeout {
-		d, err = s.guard.acquire(ctx, r)
+		d, err = s.gate.acquire(ctx, r)
 		return d, false, err
 	}
 	bounded, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	d, err = s.guard.acquire(bounded, r)
+	d, err = s.gate.acquire(bounded, r)
 	return d, err != nil && over(bounded) != nil, err
 }
 

@@ -718,7 +718,7 @@ func TestAGrantIsBelievedByItsWord(t *testing.T) {
 		if left := time.Until(early); left > store.Claim {
 			t.Fatalf("believed for %v, and kept for it for %v", left, store.Claim)
 		}
-		time.Sleep(2 * briefAfter)
+		time.Sleep(2 * provisionalAfter)
 		synctest.Wait()
 		if n := st.shaky.asked("renew"); n != 1 || last.Expires().Sub(early) < DefaultTTL/2 {
 			t.Fatalf("%d renewals, believed until %v, before until %v", n, last.Expires(), early)

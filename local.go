@@ -83,7 +83,7 @@ func (l *local) lives(now time.Duration) {
 
 // count says that this process lives, and learns how many do.
 func (l *local) count(c store.PeerCounter) {
-	_ = l.sem.guard.call(context.Background(), "", func(ctx context.Context) error {
+	_ = l.sem.gate.call(context.Background(), "", func(ctx context.Context) error {
 		n, err := c.Peers(ctx, l.sem.opt.TTL)
 		if err == nil {
 			l.peers.Store(int64(max(n, 1)))
@@ -107,7 +107,7 @@ func (l *local) share(id string, limit int) int {
 // admit makes a lease without the store, or returns nil.
 func (l *local) admit(ctx context.Context, r *store.Request) *Lease {
 	s := l.sem
-	if old := s.guard.later.take(r.ID, r.Weight, s.now()); old != nil {
+	if old := s.gate.backlog.take(r.ID, r.Weight, s.now()); old != nil {
 		lease := &Lease{sem: s, id: old.id, slotID: old.slotID, weight: old.weight, limit: old.limit, fence: old.fence, parent: ctx}
 		lease.trust.Store(old.trust.Load())
 		s.keep(lease, s.now())
@@ -115,7 +115,7 @@ func (l *local) admit(ctx context.Context, r *store.Request) *Lease {
 	}
 	l.mu.Lock()
 	// Looked at with mu held: what is registered when the store is back frees no share.
-	if s.guard.silence(r.ID) < s.opt.TTL || l.held[r.ID]+r.Weight > l.share(r.ID, r.Limit) {
+	if s.gate.silence(r.ID) < s.opt.TTL || l.held[r.ID]+r.Weight > l.share(r.ID, r.Limit) {
 		l.mu.Unlock()
 		return nil
 	}
@@ -131,7 +131,7 @@ func (l *local) admit(ctx context.Context, r *store.Request) *Lease {
 // keep keeps a lease whose time is over, if the store is away and the lease is
 // within the share.
 func (l *local) keep(lease *Lease) bool {
-	if !l.on || l.sem.guard.silence(lease.id) == 0 {
+	if !l.on || l.sem.gate.silence(lease.id) == 0 {
 		return false
 	}
 	limit := l.sem.limits.remembered(lease.id, lease.limit) // nobody may wait for a LimitFunc here
@@ -140,7 +140,7 @@ func (l *local) keep(lease *Lease) bool {
 	if lease.local.Load() {
 		return true
 	}
-	if l.sem.guard.silence(lease.id) == 0 || l.held[lease.id]+lease.weight > l.share(lease.id, limit) {
+	if l.sem.gate.silence(lease.id) == 0 || l.held[lease.id]+lease.weight > l.share(lease.id, limit) {
 		return false
 	}
 	l.add(lease.id, lease.weight)
@@ -183,19 +183,19 @@ func (l *local) back(server string) {
 	l.beat.Store(-int64(time.Hour)) // count the processes anew
 }
 
-// cutOff is how long the server of id was away, if it was for so long that others may
+// unreportedOutage is how long the server of id was away, if it was for so long that others may
 // have admitted too, and has not been told: it makes no grants then until they have had
 // the time to register.
-func (l *local) cutOff(id string) time.Duration {
+func (l *local) unreportedOutage(id string) time.Duration {
 	if !l.on {
 		return 0
 	}
-	return l.sem.guard.outage(id)
+	return l.sem.gate.outage(id)
 }
 
 // told says that the server of id has heard of the outage.
 func (l *local) told(id string, outage time.Duration) {
 	if outage > 0 {
-		l.sem.guard.tell(id)
+		l.sem.gate.tell(id)
 	}
 }

@@ -1,358 +1,75 @@
 package gotsem
 
 import (
-	"cmp"
-	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"maps"
-	"math"
 	"sync"
-	"sync/atomic"
-	"time"
-
-	"github.com/ashfaqjani916/gotsem/store"
 )
 
-// guard stands between the semaphore and its store. It tells an outage from an answer,
-// and keeps a breaker for each server of the store at which calls fail: while that is
-// open, the outage policy answers in the server's stead. What could not be given back it
-// gives back later.
-type guard struct {
-	store   store.Store
-	parts   store.Partitioner // nil: one server
-	timeout time.Duration     // the most one call may take
-	grace   time.Duration     // what it gives back may be handed on, and handing on is a grant
-	log     *slog.Logger
-	stats   *stats
-	start   time.Time
-	later   backlog
+// Outage is what happens to requests while the store cannot be asked.
+type Outage int
 
-	onHanded func(id, slotID string, err error) // handed, made into a func once
-	frees    func(id string)                    // told when a release is sent, and when it is answered
-	least    time.Duration                      // of an outage that the store is told of
-	back     func(server string)                // called when a server answers again
+const (
+	// Local keeps the cap from what this process knows: for one TTL after the
+	// last good answer it admits only into slots that it held in the store then;
+	// after that into its share, the limit divided by the processes last seen.
+	// It is the default.
+	Local Outage = iota
+	// Open admits, and marks what it admitted (Lease.FailedOpen).
+	Open
+	// Closed refuses with ErrUnavailable.
+	Closed
+)
 
-	some  atomic.Int32 // breakers that there are: none while all is well
-	downs atomic.Int32 // those of them that are not closed
-	swept atomic.Int64 // when those that are not needed were looked for
-
-	mu         sync.RWMutex
-	breakers   map[string]*breaker // by server
-	complained time.Duration
-	closed     chan struct{}
+// String returns the policy in a word.
+func (o Outage) String() string {
+	switch o {
+	case Local:
+		return "local"
+	case Open:
+		return "open"
+	case Closed:
+		return "closed"
+	}
+	return fmt.Sprintf("Outage(%d)", int(o))
 }
 
-func newGuard(st store.Store, timeout, ttl time.Duration, log *slog.Logger, stats *stats) *guard {
-	// start lies a little back, so that 0 can stand for never.
-	g := &guard{
-		store: st, timeout: timeout, log: log, stats: stats, start: time.Now().Add(-2 * logEvery),
-		frees: func(string) {}, least: math.MaxInt64, back: func(string) {},
-		breakers: make(map[string]*breaker), closed: make(chan struct{}),
-	}
-	g.parts, _ = st.(store.Partitioner)
-	g.later.init(g, ttl)
-	g.onHanded = g.handed
-	return g
+// openLeases are the leases that Outage Open admitted: nobody renews them, and Close ends
+// them like the others.
+type openLeases struct {
+	mu     sync.Mutex
+	all    map[*Lease]struct{}
+	closed bool
 }
 
-func (g *guard) now() time.Duration { return time.Since(g.start) }
-
-// server names the server that keeps id.
-func (g *guard) server(id string) string {
-	if g.parts == nil {
-		return ""
-	}
-	return g.parts.Partition(id)
-}
-
-// breaker returns the one before the server of id, or nil if all is well there.
-func (g *guard) breaker(id string) *breaker {
-	if g.some.Load() == 0 {
-		return nil
-	}
-	return g.breakerOf(g.server(id))
-}
-
-func (g *guard) breakerOf(server string) *breaker {
-	if g.some.Load() == 0 {
-		return nil
-	}
-	g.sweep()
-	g.mu.RLock()
-	defer g.mu.RUnlock()
-	return g.breakers[server]
-}
-
-// sweep drops, once in a while, the breakers that have nothing to say any more.
-func (g *guard) sweep() {
-	now, last := g.now(), g.swept.Load()
-	if now-time.Duration(last) < breakerKept || !g.swept.CompareAndSwap(last, int64(now)) {
-		return
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	maps.DeleteFunc(g.breakers, func(_ string, b *breaker) bool { return b.forget() })
-	g.some.Store(int32(len(g.breakers)))
-}
-
-// makeBreaker returns the breaker of server, and makes it if there is none.
-func (g *guard) makeBreaker(server string) *breaker {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	b := g.breakers[server]
-	if b == nil {
-		b = newBreaker(server, breakerHooks{
-			now:     g.now,
-			probe:   func(id string) (takes, keeps error) { return probeStore(g.store, id, g.timeout, g.grace) },
-			log:     g.log,
-			timeout: g.timeout,
-			least:   g.least,
-			stop:    g.closed,
-			opened:  func() { g.stats.outages.Add(1); g.downs.Add(1) },
-			closed:  func() { g.downs.Add(-1) },
-			back:    g.back,
-		})
-		g.breakers[server] = b
-		g.some.Store(int32(len(g.breakers)))
-	}
-	return b
-}
-
-// acquire asks the store for slots. Its error is an *unavailable if the store
-// could not be asked, else the ctx's or one that says what is wrong with the
-// request or the configuration.
-func (g *guard) acquire(ctx context.Context, r *store.Request) (store.Decision, error) {
-	if err := g.allow(ctx, takes, r.ID); err != nil {
-		return store.Decision{}, err
-	}
-	r.Budget = g.timeout
-	d, err := g.store.Acquire(ctx, r)
-	r.FirstAttempt = false
-	if err == nil && d.Outcome != store.Granted && d.Outcome != store.Waiting {
-		if b := g.breaker(r.ID); b != nil {
-			b.refused()
+func (o *openLeases) add(l *Lease) {
+	o.mu.Lock()
+	closed := o.closed
+	if !closed {
+		if o.all == nil {
+			o.all = make(map[*Lease]struct{})
 		}
-		return d, nil
+		o.all[l] = struct{}{}
 	}
-	return d, g.record(ctx, takes, r.ID, err)
-}
-
-// renew renews slots that one server keeps, each with an error of its own as of acquire.
-// It asks whatever the breaker says: what is held must not be lost since it was slow
-// to close.
-func (g *guard) renew(ctx context.Context, rs []store.Renewal) []store.RenewResult {
-	if b := g.breaker(rs[0].ID); b != nil {
-		b.wanted()
-	}
-	bounded, cancel := context.WithTimeout(ctx, g.timeout)
-	defer cancel()
-	out := g.store.Renew(bounded, rs)
-	var outage error
-	for i := range out {
-		switch err := out[i].Err; {
-		case err == nil || errors.Is(err, store.ErrMoving): // what ails one id is no outage of its server
-			outage = nil
-		case errors.Is(err, store.ErrConfig):
-			g.complain(rs[i].ID, err)
-			continue
-		default:
-			outage = err
-			continue
-		}
-		break
-	}
-	_ = g.record(ctx, keeps, rs[0].ID, outage) // counted; each renewal has its own error
-	return out
-}
-
-// release gives back a slot, within r.Budget if it has one.
-func (g *guard) release(ctx context.Context, r *store.Release) (bool, error) {
-	if err := g.allow(ctx, keeps, r.ID); err != nil {
-		return false, err
-	}
-	return g.send(ctx, r)
-}
-
-// send is release, whatever the breaker says.
-func (g *guard) send(ctx context.Context, r *store.Release) (bool, error) {
-	r.Budget = cmp.Or(r.Budget, g.timeout)
-	g.frees(r.ID)
-	freed, err := g.store.Release(ctx, r)
-	g.frees(r.ID)
-	return freed, g.record(ctx, keeps, r.ID, err)
-}
-
-// handOver has a slot given back without waiting for it. If the store does not take
-// it, it is given back later.
-func (g *guard) handOver(r *store.Release) {
-	if err := g.allow(context.Background(), keeps, r.ID); err != nil {
-		g.later.add(r.ID, r.SlotID, false)
-		return
-	}
-	r.Budget = g.timeout
-	r.Async = g.onHanded
-	g.frees(r.ID)
-	_, _ = g.store.Release(context.Background(), r) // it speaks through Async
-}
-
-// handed hears how a release ended that was handed over.
-func (g *guard) handed(id, slotID string, err error) {
-	g.frees(id)
-	if g.record(context.Background(), keeps, id, err) != nil {
-		g.later.add(id, slotID, false)
+	o.mu.Unlock()
+	if closed {
+		l.end(ended)
 	}
 }
 
-// call is any other question to the store: looking in, or what an operator asks. It is
-// put whatever the breaker says, and how it ends does not count: a big read that takes
-// long is no outage.
-func (g *guard) call(ctx context.Context, id string, ask func(ctx context.Context) error) error {
-	if err := ctx.Err(); err != nil {
-		return &unsent{id, err}
-	}
-	bounded, cancel := context.WithTimeout(ctx, g.timeout)
-	defer cancel()
-	err := ask(bounded)
-	if err == nil {
-		if b := g.breaker(id); b != nil {
-			b.spoke()
-		}
-		return nil
-	}
-	return g.judge(ctx, id, err)
-}
-
-// unsent is the error of a ctx that was over before the store was asked.
-type unsent struct {
-	id  string
-	err error
-}
-
-func (e *unsent) Error() string { return fmt.Sprintf("gotsem: %q: %v", e.id, e.err) }
-func (e *unsent) Unwrap() error { return e.err }
-
-// allow says whether the store may be asked: not with a ctx that is over, and
-// not while it is known to be down.
-func (g *guard) allow(ctx context.Context, k kind, id string) error {
-	if err := ctx.Err(); err != nil {
-		return &unsent{id, err}
-	}
-	if b := g.breaker(id); b != nil && !b.allow(k) {
-		return &unavailable{id: id}
-	}
-	return nil
-}
-
-// record counts how a call ended, and returns the error for the caller.
-func (g *guard) record(ctx context.Context, k kind, id string, err error) error {
-	if answer(err) {
-		if b := g.breaker(id); b != nil {
-			b.answered(k)
-		}
-		return g.judge(ctx, id, err)
-	}
-	// If the caller's time ran out, that says something about the store only if it is
-	// all that happens for as long as a call may take. If the caller gave up, nothing.
-	end := over(ctx)
-	if end != nil && !errors.Is(end, context.DeadlineExceeded) {
-		return g.judge(ctx, id, err)
-	}
-	g.stats.storeErrors.Add(1)
-	for !g.makeBreaker(g.server(id)).failed(k, id, err, end == nil) {
-	}
-	return g.judge(ctx, id, err)
-}
-
-// answer reports whether a call that ended with err was answered by its server.
-func answer(err error) bool {
-	return err == nil || errors.Is(err, store.ErrConfig) || errors.Is(err, store.ErrNotReplicated) ||
-		errors.Is(err, store.ErrMoving) // what ails one id is no outage of its server
-}
-
-// judge returns the error for the caller.
-func (g *guard) judge(ctx context.Context, id string, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, store.ErrConfig):
-		g.complain(id, err)
-		return fmt.Errorf("gotsem: %q: %w", id, err)
-	case errors.Is(err, store.ErrNotReplicated):
-		return fmt.Errorf("gotsem: %q: %w", id, err)
-	case errors.Is(err, store.ErrMoving):
-		return &unavailable{id: id, cause: err}
-	case over(ctx) != nil:
-		return fmt.Errorf("gotsem: %q: %w", id, over(ctx))
-	}
-	return &unavailable{id: id, cause: err}
-}
-
-// over is ctx.Err, but for the moment in which the deadline of ctx has passed and
-// its timer has not run yet: a connection with the same deadline may be quicker.
-func over(ctx context.Context) error {
-	err := ctx.Err()
-	if d, ok := ctx.Deadline(); err == nil && ok && !time.Now().Before(d) {
-		err = context.DeadlineExceeded
-	}
-	return err
-}
-
-// away reports whether the server of id is known to take no releases, and has it probed.
-func (g *guard) away(id string) bool {
-	b := g.breaker(id)
-	if b == nil || b.allow(keeps) {
-		return false
-	}
-	b.wanted()
-	return true
-}
-
-// silence is for how long the server of id is known to answer nothing at all; 0: it
-// answers, or is not known not to.
-func (g *guard) silence(id string) time.Duration {
-	if b := g.breaker(id); b != nil {
-		return b.silence()
-	}
-	return 0
-}
-
-// outage is how long the server of id could not be asked, if it must be told that.
-func (g *guard) outage(id string) time.Duration {
-	if b := g.breaker(id); b != nil {
-		return b.outage()
-	}
-	return 0
-}
-
-// tell says that the server of id was told.
-func (g *guard) tell(id string) {
-	if b := g.breaker(id); b != nil {
-		b.tell()
+func (o *openLeases) remove(l *Lease) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if delete(o.all, l); len(o.all) == 0 {
+		o.all = nil // a map does not shrink by itself
 	}
 }
 
-// complain is loud about a configuration error, at most once each logEvery.
-func (g *guard) complain(id string, err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if now := g.now(); now-g.complained >= logEvery {
-		g.complained = now
-		g.log.Error("gotsem: the store refuses: asking again will not mend it, and it is not treated as an outage", "id", id, "error", err)
+func (o *openLeases) close() {
+	o.mu.Lock()
+	all := o.all
+	o.all, o.closed = nil, true
+	o.mu.Unlock()
+	for l := range all {
+		l.end(ended)
 	}
-}
-
-// close gives back what is owed, for as long as ctx allows, and returns how much
-// is left. What is under way then is cut off, and may end for as long as whole allows.
-func (g *guard) close(ctx, whole context.Context) int {
-	left := g.later.close(ctx, whole)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	select {
-	case <-g.closed:
-	default:
-		close(g.closed)
-	}
-	return left
 }

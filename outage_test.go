@@ -28,7 +28,7 @@ func down(t *testing.T, s *Semaphore, st *shaky) {
 
 // ask asks the store for a slot, and does nothing about the answer.
 func ask(s *Semaphore, id string) (store.Decision, error) {
-	return s.guard.acquire(context.Background(), &store.Request{ID: id, SlotID: s.slotID(), Weight: 1, Limit: 1, TTL: time.Millisecond})
+	return s.gate.acquire(context.Background(), &store.Request{ID: id, SlotID: s.slotID(), Weight: 1, Limit: 1, TTL: time.Millisecond})
 }
 
 // up makes it answer again, and waits until s has found out.
@@ -573,11 +573,11 @@ func TestALateAcquireLeaksNothing(t *testing.T) {
 		if _, err := s.Try(context.Background(), "id"); !errors.Is(err, ErrUnavailable) {
 			t.Fatal(err)
 		}
-		s.guard.later.mu.Lock()
-		for id := range s.guard.later.owed {
+		s.gate.backlog.mu.Lock()
+		for id := range s.gate.backlog.pending {
 			slotID = id
 		}
-		s.guard.later.mu.Unlock()
+		s.gate.backlog.mu.Unlock()
 		time.Sleep(100 * time.Millisecond)
 		if _, err := st.Store.Acquire(context.Background(), &store.Request{ID: "id", SlotID: slotID, Weight: 1, Limit: 1, TTL: time.Hour}); err != nil {
 			t.Fatal(err)
@@ -638,9 +638,9 @@ func TestTheBacklogIsBounded(t *testing.T) {
 }
 
 func owed(s *Semaphore) int {
-	s.guard.later.mu.Lock()
-	defer s.guard.later.mu.Unlock()
-	return len(s.guard.later.owed)
+	s.gate.backlog.mu.Lock()
+	defer s.gate.backlog.mu.Unlock()
+	return len(s.gate.backlog.pending)
 }
 
 func TestCloseWaitsForTheBacklog(t *testing.T) {

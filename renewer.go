@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	keeperLists  = 16 // so that leases that come and go do not meet in one lock
+	renewerLists = 16 // so that leases that come and go do not meet in one lock
 	renewBatch   = 256
-	renewsFlying = 4 // batches under way, for each server of the store
+	maxInFlight  = 4 // batches under way, for each server of the store
 
-	// briefAfter is when a lease that is believed by word of its grant is renewed: what is
-	// released sooner need not be. Those due within briefTogether share a call.
-	briefAfter    = 20 * time.Millisecond
-	briefTogether = 10 * time.Millisecond
+	// provisionalAfter is when a lease that is believed by word of its grant is renewed: what is
+	// released sooner need not be. Those due within provisionalTogether share a call.
+	provisionalAfter    = 20 * time.Millisecond
+	provisionalTogether = 10 * time.Millisecond
 )
 
 // renewer renews the leases of a semaphore: each at about TTL/3 after its last
@@ -29,7 +29,7 @@ type renewer struct {
 	every time.Duration // between two renewals of one lease
 	tick  time.Duration // what is due within a tick is renewed together
 
-	lists [keeperLists]leaseList
+	lists [renewerLists]leaseList
 
 	mu     sync.Mutex
 	flying map[string]int // batches under way, by server: one that hangs holds up only its own
@@ -61,7 +61,7 @@ func (k *renewer) init(s *Semaphore) {
 func (k *renewer) list(l *Lease) *leaseList { return k.listOf(l.slotID) }
 
 func (k *renewer) listOf(slotID string) *leaseList {
-	return &k.lists[slotID[len(slotID)-1]%keeperLists]
+	return &k.lists[slotID[len(slotID)-1]%renewerLists]
 }
 
 // add has l renewed from now on. It returns false if the renewer was closed.
@@ -77,7 +77,7 @@ func (k *renewer) add(l *Lease, now time.Duration) bool {
 	soon := l.brief // it is the renewer's from here on
 	switch {
 	case soon:
-		due = (now + briefAfter + briefTogether).Truncate(briefTogether)
+		due = (now + provisionalAfter + provisionalTogether).Truncate(provisionalTogether)
 	case now-asked > k.every/4: // long on its way, and so may its renewal be
 		due, soon = now, true
 	}
@@ -118,14 +118,14 @@ func (k *renewer) giveBack(l *Lease) {
 	list := k.list(l)
 	list.mu.Lock()
 	list.unlink(l)
-	l.owed = l.renewing != nil
-	owed := l.owed
+	l.pending = l.renewing != nil
+	owed := l.pending
 	if owed {
 		k.pending.Add(1)
 	}
 	list.mu.Unlock()
 	if !owed {
-		k.sem.guard.later.add(l.id, l.slotID, l.doubtful.Load())
+		k.sem.gate.backlog.add(l.id, l.slotID, l.inDoubt.Load())
 	}
 }
 
@@ -153,7 +153,7 @@ func (k *renewer) register(server string) {
 		list.mu.Lock()
 		for l := list.first; l != nil; {
 			after := l.next
-			if (l.local.Load() || l.again > 0) && k.sem.guard.server(l.id) == server {
+			if (l.local.Load() || l.again > 0) && k.sem.gate.server(l.id) == server {
 				l.again = 0
 				list.unlink(l)
 				list.insert(l, 0)
@@ -252,7 +252,7 @@ func (k *renewer) round() (next time.Duration, some bool, send func()) {
 				next = min(next, trust-now) // unanswered: be there when its time is over
 			case l.again > now: // failed a moment ago: no spin while its time runs out
 				next = min(next, l.again-now, trust-now)
-			case l.local.Load() && k.sem.guard.away(l.id): // nobody to renew it with
+			case l.local.Load() && k.sem.gate.away(l.id): // nobody to renew it with
 				list.unlink(l)
 				list.insert(l, now+k.every)
 			default:
@@ -299,12 +299,12 @@ func (k *renewer) byServer(due []*Lease) map[string][]*Lease {
 	if len(due) == 0 {
 		return nil
 	}
-	if k.sem.guard.parts == nil {
+	if k.sem.gate.parts == nil {
 		return map[string][]*Lease{"": due}
 	}
 	parts := make(map[string][]*Lease)
 	for _, l := range due {
-		server := k.sem.guard.server(l.id)
+		server := k.sem.gate.server(l.id)
 		parts[server] = append(parts[server], l)
 	}
 	return parts
@@ -313,8 +313,8 @@ func (k *renewer) byServer(due []*Lease) map[string][]*Lease {
 // takeOff reports whether one more batch may be sent to the server that keeps id. One at a
 // time is enough for one that does not answer.
 func (k *renewer) takeOff(server, id string) bool {
-	most := renewsFlying
-	if k.sem.guard.silence(id) > 0 {
+	most := maxInFlight
+	if k.sem.gate.silence(id) > 0 {
 		most = 1
 	}
 	k.mu.Lock()
@@ -354,11 +354,11 @@ func (k *renewer) settle(l *Lease, due time.Duration, do func()) {
 			do()
 		}
 	}
-	owed := l.owed
-	l.owed = false
+	owed := l.pending
+	l.pending = false
 	list.mu.Unlock()
 	if owed {
-		k.sem.guard.later.add(l.id, l.slotID, l.doubtful.Load())
+		k.sem.gate.backlog.add(l.id, l.slotID, l.inDoubt.Load())
 		k.pending.Add(-1)
 	}
 }
@@ -371,15 +371,15 @@ func (k *renewer) renew(batch []*Lease) {
 	for i, l := range batch {
 		rs[i] = s.renewal(l, sent)
 	}
-	answers := s.guard.renew(context.Background(), rs)
+	answers := s.gate.renew(context.Background(), rs)
 	now := s.now()
 	s.stats.renewals.Add(uint64(len(batch)))
 	soon := now + max(k.every/10, k.tick)
 	for i, l := range batch {
 		if err := answers[i].Err; err == nil {
-			l.doubtful.Store(false)
+			l.inDoubt.Store(false)
 		} else if asked(err) {
-			l.doubtful.Store(true)
+			l.inDoubt.Store(true)
 		}
 		switch a := answers[i]; {
 		case a.Err != nil: // broken: tried again while there is trust
@@ -401,7 +401,7 @@ func (k *renewer) renew(batch []*Lease) {
 		default:
 			s.local.told(rs[i].ID, rs[i].OutageFor)
 			if a.Outcome == store.Restored {
-				s.stats.putBack.Add(1)
+				s.stats.restored.Add(1)
 			}
 			s.local.lives(s.now())
 			trust := sent + s.opt.TTL - margin(s.opt.TTL)
@@ -419,7 +419,7 @@ func (k *renewer) renew(batch []*Lease) {
 func (s *Semaphore) renewal(l *Lease, now time.Duration) store.Renewal {
 	return store.Renewal{
 		ID: l.id, SlotID: l.slotID, TTL: s.opt.TTL, Weight: l.weight, Limit: l.limit, Fence: l.fence, Owner: s.owner,
-		Trust: max(0, time.Duration(l.trust.Load())-now), Grace: s.opt.Grace, OutageFor: s.local.cutOff(l.id), Register: l.local.Load(),
+		Trust: max(0, time.Duration(l.trust.Load())-now), Grace: s.opt.Grace, OutageFor: s.local.unreportedOutage(l.id), Register: l.local.Load(),
 	}
 }
 

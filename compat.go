@@ -13,8 +13,8 @@ import (
 	"github.com/ashfaqjani916/gotsem/store/redisstore"
 )
 
-// This file is the small face: NewGotsem and five methods. They are views of what
-// stands in the other files; a slot that they take is a plain member of a sorted
+// This file is the compatibility API: NewGotsem and five methods. They are views of
+// what stands in the other files; a slot that they take is a plain member of a sorted
 // set, is not renewed, and lives slotTTL at most.
 
 // AcquireResult is the answer to TryAcquire.
@@ -92,7 +92,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
 	r := &pooled.Request
 	r.Plain = true
 	mark := s.known.mark(id)
-	d, err := s.guard.acquire(ctx, r)
+	d, err := s.gate.acquire(ctx, r)
 	switch {
 	case err == nil && d.Outcome == store.Granted && ctx.Err() != nil:
 		s.opt.Logger.Warn("gotsem: not acquired", "id", id, "error", s.tooLate(r, ctx.Err()))
@@ -133,11 +133,11 @@ func (s *Semaphore) Release(ctx context.Context, id, slotID string) {
 	r.ID, r.SlotID, r.Plain, r.Grace = id, slotID, true, s.opt.Grace
 	s.stats.released.Add(1)
 	if s.opt.AsyncRelease {
-		s.guard.handOver(r)
+		s.gate.handOver(r)
 		return
 	}
-	if _, err := s.guard.release(detached(ctx), r); err != nil {
-		s.guard.later.add(id, slotID, false)
+	if _, err := s.gate.release(detached(ctx), r); err != nil {
+		s.gate.backlog.add(id, slotID, false)
 	}
 }
 
