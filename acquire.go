@@ -14,7 +14,7 @@ import (
 // stranger chose, and each byte of it lies in the store several times.
 const MaxID = 4096
 
-// Option is a wish of one call of Try, Acquire or Do.
+// Option is an option of one call of Try, Acquire or Do.
 type Option struct {
 	weight  int
 	maxWait time.Duration
@@ -41,16 +41,16 @@ type callOptions struct {
 }
 
 func callOptionsOf(opts []Option) callOptions {
-	w := callOptions{weight: 1, maxWait: math.MaxInt64}
+	c := callOptions{weight: 1, maxWait: math.MaxInt64}
 	for _, o := range opts {
 		switch o.kind {
 		case optWeight:
-			w.weight = o.weight
+			c.weight = o.weight
 		case optMaxWait:
-			w.maxWait = max(0, o.maxWait)
+			c.maxWait = max(0, o.maxWait)
 		}
 	}
-	return w
+	return c
 }
 
 // Try takes a lease if there is room now, and nobody waits for it. It never waits
@@ -59,22 +59,57 @@ func callOptionsOf(opts []Option) callOptions {
 // No room is a *FullError (ErrFull); ErrTooHeavy, ErrUnavailable (by the outage
 // policy), ErrRecovering, ErrClosed and the ctx's own error are the others.
 func (s *Semaphore) Try(ctx context.Context, id string, opts ...Option) (*Lease, error) {
-	w := callOptionsOf(opts)
-	if s.known != nil && !s.closed.Load() && ctx.Err() == nil {
-		if full := s.known.full(id, w.weight); full != nil {
-			s.stats.refused.Add(1)
-			s.stats.knownFull.Add(1)
-			return nil, full
-		}
-	}
-	limit, err := s.check(ctx, id, w.weight)
+	c := callOptionsOf(opts)
+	limit, err := s.admissible(ctx, id, c.weight, true)
 	if err != nil {
 		return nil, err
 	}
 	s.listen()
-	r := s.request(id, w.weight, limit)
+	r := s.request(id, c.weight, limit)
 	defer s.requests.Put(r)
-	return s.settle(ctx, &r.Request)
+	return s.try(ctx, r)
+}
+
+// Acquire takes a lease, and waits in line for it while there is no room: first
+// come, first served over all processes, for as long as ctx and MaxWait allow.
+// The line is bounded by Options.Queue.
+//
+// With the line full the error is a *FullError that is ErrQueueFull; after
+// MaxWait one that is ErrFull and ErrWaitTooLong, or ErrUnavailable if the store did
+// not answer. ErrTooHeavy, ErrUnavailable (by the outage policy, at once), ErrClosed
+// and the ctx's own error are the others.
+//
+// A ctx that is over wins: nothing is acquired with it, and a grant that comes when it
+// is over is released. The place in line, or that grant, is released before Acquire
+// returns, for which it waits 50 ms at most; a store that takes longer, or has not
+// answered by the ctx's deadline, is left to the background, and until then a Try may
+// still find the place.
+//
+// A wait costs the store one poll a second, and one request when it is over. A lease
+// granted by wake-up is provisional: trusted for [store.Claim] since the last poll, and
+// renewed within 20 ms unless released first. Until then [Lease.Expires] says no later.
+func (s *Semaphore) Acquire(ctx context.Context, id string, opts ...Option) (*Lease, error) {
+	c := callOptionsOf(opts)
+	limit, err := s.admissible(ctx, id, c.weight, false)
+	if err != nil {
+		return nil, err
+	}
+	s.listen()
+	r := s.request(id, c.weight, limit)
+	defer s.requests.Put(r)
+	if queue := s.queue(limit); queue > 0 && c.maxWait > 0 {
+		r.Queue = queue
+		return s.wait(ctx, r, c.maxWait)
+	}
+	return s.try(ctx, r)
+}
+
+// queue is how many may wait for an id with that limit.
+func (s *Semaphore) queue(limit int) int {
+	if s.opt.Queue == 0 {
+		return max(limit, 1)
+	}
+	return bounded(s.opt.Queue)
 }
 
 // Do runs f with a lease, and releases it when f returns or panics. f's ctx ends
@@ -99,15 +134,23 @@ func (s *Semaphore) Do(ctx context.Context, id string, f func(ctx context.Contex
 	return err
 }
 
-// check refuses what need not be asked, and finds the limit.
-func (s *Semaphore) check(ctx context.Context, id string, weight int) (limit int, err error) {
+// admissible refuses what the store need not be asked about, and finds the limit of id.
+// With known, what was refused a moment ago is refused again.
+func (s *Semaphore) admissible(ctx context.Context, id string, weight int, known bool) (limit int, err error) {
 	if err := s.sensible(ctx, id, weight); err != nil {
 		return 0, err
 	}
 	if int64(weight) > store.MaxWeight {
 		return 0, fmt.Errorf("%w: %q: weight %d: at most %d", ErrTooHeavy, id, weight, int64(store.MaxWeight))
 	}
-	limit, err = s.limits.of(ctx, id)
+	if known && s.known != nil {
+		if full := s.known.full(id, weight); full != nil {
+			s.stats.refused.Add(1)
+			s.stats.knownFull.Add(1)
+			return 0, full
+		}
+	}
+	limit, err = s.limits.get(ctx, id)
 	if err != nil {
 		return 0, fmt.Errorf("gotsem: %q: asking for its limit: %w", id, err)
 	}
@@ -136,7 +179,8 @@ func (s *Semaphore) sensible(ctx context.Context, id string, weight int) error {
 // used for.
 type request struct {
 	store.Request
-	ids slotIDs
+	ids  slotIDs
+	mark uint64 // of the known refusals, when the store was asked last
 }
 
 // request makes a request with a slot id of its own, from the pool.
@@ -144,7 +188,7 @@ func (s *Semaphore) request(id string, weight, limit int) *request {
 	r := s.requests.Get().(*request)
 	r.Request = store.Request{} // and then field by field, in place: see redisstore's free
 	r.ID, r.SlotID, r.Weight, r.Limit = id, r.ids.next(), weight, limit
-	r.TTL, r.Owner, r.Grace, r.OutageFor, r.FirstAttempt = s.opt.TTL, s.owner, s.opt.Grace, s.local.unreportedOutage(id), true
+	r.TTL, r.Owner, r.Grace, r.FirstAttempt = s.opt.TTL, s.owner, s.opt.Grace, true
 	return r
 }
 
@@ -155,67 +199,68 @@ func (s *Semaphore) slotID() string {
 	return r.ids.next()
 }
 
-// settle asks the store once about a request that does not wait, and turns the
-// answer into a lease or an error.
-func (s *Semaphore) settle(ctx context.Context, r *store.Request) (*Lease, error) {
-	sent, mark := s.now(), s.known.mark(r.ID)
-	d, err := s.gate.acquire(ctx, r)
+// ask asks the store for r. It is the one way in which Try, Acquire and TryAcquire ask;
+// what an answer teaches is learned here. What an error means, the outage policy says.
+func (s *Semaphore) ask(ctx context.Context, r *request) (store.Decision, error) {
+	r.OutageFor = s.local.unreportedOutage(r.ID)
+	r.mark = s.known.mark(r.ID)
+	d, err := s.gate.acquire(ctx, &r.Request)
 	if err != nil {
-		return s.unanswered(ctx, r, err)
+		return store.Decision{}, err
 	}
+	s.local.learn(&r.Request, d)
+	return d, nil
+}
+
+// askOnce is ask for a request that does not wait: what the store may have granted
+// without the caller's having it is released. A ctx that is over wins, whichever came
+// first: its end is looked at last, when the grant is at hand. So who ends a ctx and
+// makes room then can rely on the room being left to others.
+func (s *Semaphore) askOnce(ctx context.Context, r *request) (store.Decision, error) {
+	d, err := s.ask(ctx, r)
+	if err != nil {
+		s.releaseInDoubt(ctx, r, err)
+		return d, err
+	}
+	if over := ctx.Err(); d.Outcome == store.Granted && over != nil {
+		s.withdraw(r.ID, r.SlotID, false, func() {})
+		err = tooLate(r, over)
+	}
+	return d, err
+}
+
+// try asks the store once, and turns the answer into a lease or an error.
+func (s *Semaphore) try(ctx context.Context, r *request) (*Lease, error) {
+	sent := s.now()
+	d, err := s.askOnce(ctx, r)
+	if err != nil {
+		lease, err := s.policy(ctx, &r.Request, err)
+		return lease, s.turnedAway(err)
+	}
+	if d.Outcome != store.Granted {
+		return nil, s.refusal(r, d, 0)
+	}
+	lease := s.newLease(ctx, &r.Request, byStore, d, sent)
 	now := s.now()
-	s.local.learn(r, d, now)
-	if d.Outcome == store.Granted {
-		if err := ctx.Err(); err != nil {
-			return nil, s.tooLate(r, err)
-		}
-		lease := s.lease(ctx, r, d, sent)
-		if lease.trusted(now) {
-			s.keep(lease, now)
-			return lease, nil
-		}
-		// The process stood still for as long as the grant was good.
+	if !lease.trusted(now) { // the process stood still for as long as the grant was good
 		s.gate.backlog.add(r.ID, r.SlotID, false)
-		return nil, &unavailable{id: r.ID, cause: errors.New("the answer came after its lease was over")}
+		return nil, s.turnedAway(&unavailable{id: r.ID, cause: errStale})
 	}
-	err = s.refusal(r, d, 0)
-	s.known.learn(err, r.Weight, mark)
-	return nil, err
+	s.keep(lease, now)
+	return lease, nil
 }
 
-// unanswered goes by the outage policy. What the store may have granted is given
-// back in the background.
-func (s *Semaphore) unanswered(ctx context.Context, r *store.Request, err error) (*Lease, error) {
-	s.doubt(ctx, r, err)
-	lease, err := s.policy(ctx, r, err)
-	if errors.Is(err, ErrUnavailable) {
-		s.stats.unavailable.Add(1)
-	}
-	return lease, err
+var errStale = errors.New("the answer came after its lease was over")
+
+// tooLate is the error of a grant that came when the ctx of its call was over already.
+func tooLate(r *request, over error) error {
+	return fmt.Errorf("gotsem: %q: granted when its ctx was over, and given back: %w", r.ID, over)
 }
 
-// policy is what the outage policy makes of err: a lease, or err.
-func (s *Semaphore) policy(ctx context.Context, r *store.Request, err error) (*Lease, error) {
-	if !errors.Is(err, ErrUnavailable) || over(ctx) != nil {
-		return nil, err
-	}
-	switch s.opt.Outage {
-	case Open:
-		s.stats.failedOpen.Add(1)
-		return s.openLease(ctx, r), nil
-	case Local:
-		if lease := s.local.admit(ctx, r); lease != nil {
-			s.stats.local.Add(1)
-			return lease, nil
-		}
-	}
-	return nil, err
-}
-
-// doubt gives back what the store may have granted without our hearing of it.
-func (s *Semaphore) doubt(ctx context.Context, r *store.Request, err error) {
+// releaseInDoubt releases what the store may have granted without our hearing of it.
+func (s *Semaphore) releaseInDoubt(ctx context.Context, r *request, err error) {
 	switch {
-	case !asked(err):
+	case !mayHaveArrived(err):
 	case errors.Is(ctx.Err(), context.Canceled):
 		s.withdraw(r.ID, r.SlotID, true, func() {})
 	default: // the store has not answered in time: no time is left to wait for it
@@ -223,22 +268,12 @@ func (s *Semaphore) doubt(ctx context.Context, r *store.Request, err error) {
 	}
 }
 
-// tooLate gives a grant back that came when the ctx of its call was over already, and
-// returns what the call ends with. A ctx that is over wins, whichever came first: its
-// end is looked at last, when the grant is at hand. So who ends a ctx and makes room
-// then can rely on the room being left to others.
-func (s *Semaphore) tooLate(r *store.Request, err error) error {
-	s.withdraw(r.ID, r.SlotID, false, func() {})
-	return fmt.Errorf("gotsem: %q: granted when its ctx was over, and given back: %w", r.ID, err)
-}
-
 // withdrawWait is the most that a call which ends without a lease waits until its place
-// or its grant is given back. A round trip is a fraction of that; where one is not, the
+// or its grant is released. A round trip is a fraction of that; where one is not, the
 // rest is done in the background.
 const withdrawWait = 50 * time.Millisecond
 
-// withdraw gives back what the store keeps, or may keep, for a call that wants it no
-// more, and waits for that a little: so whoever asks after the call has returned finds
+// withdraw releases what the store keeps, or may keep, for a call that wants it no more, and waits for that a little: so whoever asks after the call has returned finds
 // the room. done is called when it is over, or is left to the backlog.
 func (s *Semaphore) withdraw(id, slotID string, inDoubt bool, done func()) {
 	given := make(chan struct{})
@@ -258,31 +293,32 @@ func (s *Semaphore) withdraw(id, slotID string, inDoubt bool, done func()) {
 	}
 }
 
-// asked reports whether a call that ended with err may have reached the store and
-// been carried out.
-func asked(err error) bool {
-	var down *unavailable
-	var never *unsent
-	return !errors.Is(err, store.ErrConfig) && !errors.As(err, &never) && !(errors.As(err, &down) && down.cause == nil)
-}
-
-// refusal turns a decision that is no grant into an error.
-func (s *Semaphore) refusal(r *store.Request, d store.Decision, waited time.Duration) error {
-	switch d.Outcome {
-	case store.TooHeavy:
-		s.stats.refused.Add(1)
-		s.stats.tooHeavy.Add(1)
-		return fmt.Errorf("%w: %q: weight %d, limit %d: no release would make room", ErrTooHeavy, r.ID, r.Weight, d.Limit)
-	case store.Recovering:
+// countRefusal counts a decision that is no grant, after a wait if there was one.
+func (s *Semaphore) countRefusal(d store.Decision, waited time.Duration) {
+	if d.Outcome == store.Recovering {
 		s.stats.recovering.Add(1)
-		return &RecoveringError{ID: r.ID, RetryAfter: d.RetryIn}
+		return
 	}
 	s.stats.refused.Add(1)
 	switch {
+	case d.Outcome == store.TooHeavy:
+		s.stats.tooHeavy.Add(1)
 	case waited > 0:
 		s.stats.waitTooLong.Add(1)
 	case d.Outcome == store.LineFull:
 		s.stats.queueFull.Add(1)
+	}
+}
+
+// refusal counts a decision that is no grant, and turns it into an error, which is
+// remembered unless it took a wait to come to it.
+func (s *Semaphore) refusal(r *request, d store.Decision, waited time.Duration) error {
+	s.countRefusal(d, waited)
+	switch d.Outcome {
+	case store.TooHeavy:
+		return fmt.Errorf("%w: %q: weight %d, limit %d: no release would make room", ErrTooHeavy, r.ID, r.Weight, d.Limit)
+	case store.Recovering:
+		return &RecoveringError{ID: r.ID, RetryAfter: d.RetryIn}
 	}
 	full := &FullError{
 		ID: r.ID, Active: d.Active, Limit: d.Limit, Waiting: d.Waiting, NextLapse: d.RetryIn,
@@ -290,5 +326,8 @@ func (s *Semaphore) refusal(r *store.Request, d store.Decision, waited time.Dura
 	}
 	full.RetryAfter = s.drains.retryAfter(full, r.Weight, s.opt.TTL, s.now())
 	s.drains.want()
+	if waited == 0 {
+		s.known.learn(full, r.Weight, r.mark)
+	}
 	return full
 }

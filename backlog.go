@@ -10,23 +10,26 @@ import (
 )
 
 const (
-	backlogMax     = 10_000                 // slots owed to the store; more lapse by themselves
-	backlogWorkers = 128                    // given back at a time: they share their trips
+	backlogMax     = 10_000                 // pending releases; more slots lapse by themselves
+	backlogWorkers = 128                    // released at a time: they share their batches
 	backlogRetry   = 250 * time.Millisecond // until a failed one is tried again
-	backlogAgain   = time.Second            // until a inDoubt one is given back once more
+	backlogAgain   = time.Second            // until one in doubt is released once more, or StoreTimeout if that is longer
 )
 
-// backlog gives slots back in the background: those of callers who did not wait
-// for it, and those that the store did not take when it should have. It keeps
-// trying for one TTL; after that the slots have lapsed. Its goroutines live while
-// something is owed.
+// backlog releases slots in the background: those of callers who did not wait for it,
+// and those that the store did not take when it should have. It keeps trying for one
+// TTL; after that the slots have lapsed. Its goroutines live while something is
+// pending.
 //
-// Whatever is owed is given back at once if nothing stands in the way: one
-// goroutine sleeps until the first debt is due, and each debt that is due earlier
-// than that wakes it. A waiter that gave up holds up those behind it until then.
+// What is pending is released at once if nothing stands in the way: one goroutine
+// sleeps until the first is due, and each that is due earlier than that wakes it. A
+// waiter that gave up holds up those behind it until then.
+//
+// An acquire in doubt, one that was not answered, may reach the store after its
+// release. So that is released twice: the second time when whatever was under way has
+// arrived, or has been dropped.
 type backlog struct {
 	gate *gate
-	ttl  time.Duration
 
 	mu      sync.Mutex
 	pending map[string]*pendingRelease // by slot id
@@ -35,12 +38,12 @@ type backlog struct {
 	running bool
 	wakes   time.Duration // when the goroutine looks by itself
 	nudge   chan struct{} // it must look now
-	closing bool          // Close waits: what is owed is given back now or never
+	closing bool          // Close waits: what is pending is released now or never
 	closed  bool          // what fails now is not tried again
 	done    chan struct{} // closed when the goroutine ends
 
 	complained time.Duration // that there is no room
-	since      uint64        // dropped since then
+	dropped    uint64        // since then
 
 	ctx    context.Context // of what is under way; Close ends it when it has waited long enough
 	cancel context.CancelFunc
@@ -51,18 +54,18 @@ type pendingRelease struct {
 	due, until time.Duration
 	index      int    // in the queue; -1: not there
 	inDoubt    bool   // an acquire was not answered: it may reach the store after the release
-	lease      *Lease // whose slot it is; nil: nobody's, or the store may have heard of the release
+	lease      *Lease // whose slot it is, to be taken over; nil: the store may have heard of the release
 }
 
-func (b *backlog) init(g *gate, ttl time.Duration) {
-	b.gate, b.ttl = g, ttl
+func (b *backlog) init(g *gate) {
+	b.gate = g
 	b.pending = make(map[string]*pendingRelease)
 	b.nudge = make(chan struct{}, 1)
 	b.complained = -logEvery
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 }
 
-// add owes the store a release.
+// add has a slot released.
 func (b *backlog) add(id, slotID string, inDoubt bool) {
 	b.put(&pendingRelease{id: id, slotID: slotID, inDoubt: inDoubt})
 }
@@ -73,28 +76,28 @@ func (b *backlog) put(d *pendingRelease) {
 	now := b.gate.now()
 	old := b.pending[d.slotID]
 	if old == nil && len(b.pending) >= backlogMax {
-		b.dropped(d, now)
+		b.drop(d, now)
 		return
 	}
 	if old != nil {
 		b.forget(old)
 	}
-	d.due, d.until = now, now+b.ttl
+	d.due, d.until = now, now+b.gate.ttl
 	b.pending[d.slotID] = d
 	heap.Push(&b.queue, d)
 	b.look(now)
 }
 
-// dropped counts a slot for which there is no room, and says so once in a while. mu is
+// drop counts a slot for which there is no room, and says so once in a while. mu is
 // held.
-func (b *backlog) dropped(d *pendingRelease, now time.Duration) {
+func (b *backlog) drop(d *pendingRelease, now time.Duration) {
 	b.gate.stats.leftToLapse.Add(1)
-	b.since++
+	b.dropped++
 	if now-b.complained < logEvery {
 		return
 	}
-	b.gate.log.Error("gotsem: too many slots wait to be given back, more are left to lapse", "waiting", len(b.pending), "dropped", b.since, "id", d.id, "lapses_within", b.ttl)
-	b.complained, b.since = now, 0
+	b.gate.log.Error("gotsem: too many slots wait to be given back, more are left to lapse", "waiting", len(b.pending), "dropped", b.dropped, "id", d.id, "lapses_within", b.gate.ttl)
+	b.complained, b.dropped = now, 0
 }
 
 // look has the goroutine look at what is due. mu is held.
@@ -127,9 +130,9 @@ func (b *backlog) forget(d *pendingRelease) {
 	}
 }
 
-// take returns a debt of id that a lease of the same weight left, and forgets
-// it: whoever takes it goes on with its slot.
-func (b *backlog) take(id string, weight int, now time.Duration) *Lease {
+// takeOver returns a lease of id and that weight whose release is pending, and forgets
+// the release: whoever takes the lease over goes on with its slot.
+func (b *backlog) takeOver(id string, weight int, now time.Duration) *Lease {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, d := range b.pending {
@@ -159,7 +162,7 @@ func (b *backlog) run(done chan struct{}) {
 	}
 }
 
-// next sees that what is due is given back, and returns how long until more is.
+// next sees that what is due is released, and returns how long until more is.
 func (b *backlog) next() (wait time.Duration, over bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -204,7 +207,7 @@ func (b *backlog) hold(now time.Duration) {
 	}
 }
 
-// work gives back what is due, one after the other, until nothing is.
+// work releases what is due, one after the other, until nothing is.
 func (b *backlog) work() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -219,9 +222,9 @@ func (b *backlog) work() {
 		d.lease = nil // the store may hear of the release from now on
 		ctx := b.ctx
 		b.mu.Unlock()
-		freed, err := b.settle(ctx, d)
+		freed, err := b.send(ctx, d)
 		b.mu.Lock()
-		b.settled(d, lease, freed, err)
+		b.sent(d, lease, freed, err)
 	}
 	if b.workers--; b.workers == backlogWorkers-1 || b.queue.Len() == 0 || b.queue[0].due < b.wakes {
 		b.wakes = 0 // it looks in a moment
@@ -229,15 +232,15 @@ func (b *backlog) work() {
 	}
 }
 
-func (b *backlog) settle(ctx context.Context, d *pendingRelease) (freed bool, err error) {
+func (b *backlog) send(ctx context.Context, d *pendingRelease) (freed bool, err error) {
 	g := b.gate
 	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
 	return g.send(ctx, &store.Release{ID: d.id, SlotID: d.slotID, Grace: g.grace})
 }
 
-// settled says when d is due again, or forgets it. mu is held.
-func (b *backlog) settled(d *pendingRelease, lease *Lease, freed bool, err error) {
+// sent says when d is due again, or forgets it. mu is held.
+func (b *backlog) sent(d *pendingRelease, lease *Lease, freed bool, err error) {
 	now := b.gate.now()
 	switch {
 	case b.pending[d.slotID] != d: // there is another of that slot id
@@ -247,15 +250,15 @@ func (b *backlog) settled(d *pendingRelease, lease *Lease, freed bool, err error
 		b.forget(d)
 		return
 	case err != nil:
-		if d.due = now + backlogRetry; !asked(err) {
+		if d.due = now + backlogRetry; !mayHaveArrived(err) {
 			d.lease = lease
 		}
 		if b.closing && b.gate.away(d.id) {
-			return // it stays owed, for Close to tell
+			return // it stays pending, for Close to tell
 		}
 	case d.inDoubt && !freed && !b.closing:
 		d.inDoubt = false
-		d.due = now + backlogAgain
+		d.due = now + max(backlogAgain, b.gate.timeout)
 	default:
 		b.forget(d)
 		return
@@ -263,9 +266,9 @@ func (b *backlog) settled(d *pendingRelease, lease *Lease, freed bool, err error
 	heap.Push(&b.queue, d)
 }
 
-// close gives back what is owed, for as long as ctx allows, and returns how much is
+// close releases what is pending, for as long as ctx allows, and returns how much is
 // left. It then cuts off what is under way, and waits for its end as long as whole
-// allows. What is owed later, by calls that were under way, is tried once.
+// allows. What is added later, by calls that were under way, is tried once.
 func (b *backlog) close(ctx, whole context.Context) int {
 	b.mu.Lock()
 	b.closing = true

@@ -54,21 +54,21 @@ type breaker struct {
 
 	// These are read without mu.
 	state   atomic.Int32
-	keeping atomic.Bool  // since it opened a renewal or a release was answered
-	called  atomic.Int64 // when somebody last asked
+	keeping atomic.Bool           // since it opened a renewal or a release was answered
+	called  atomic.Int64          // when somebody last asked
+	cause   atomic.Pointer[error] // of the latest failure
 
 	mu      sync.Mutex
 	streaks [kinds]streak
-	cause   error         // of the latest failure
 	id      string        // whose server is probed
 	last    time.Duration // when it failed last
 	probing bool
 	gone    bool // forgotten: another has its name
 
-	down   time.Duration // when what opened it began
-	silent time.Duration // since when nothing was answered; 0: something was
-	heard  time.Duration // when that ended last, after longer than least; 0: nothing to tell
-	told   bool          // the store was told of the outage before heard
+	down     time.Duration // when what opened it began
+	silent   time.Duration // since when nothing was answered; 0: something was
+	heard    time.Duration // when that ended last, after longer than least; 0: nothing to tell
+	reported bool          // the store was told of the outage before heard
 
 	logged   time.Duration // how it stands
 	saying   bool          // a line about it is due
@@ -112,6 +112,14 @@ func (b *breaker) allow(k kind) bool {
 	return b.state.Load() != breakerOpen || k == keeps && b.keeping.Load()
 }
 
+// why is the cause of the outage, or of the failures that may become one.
+func (b *breaker) why() error {
+	if err := b.cause.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
 // wanted says that somebody waits for the server to answer.
 func (b *breaker) wanted() {
 	b.called.Store(int64(b.now()))
@@ -152,7 +160,8 @@ func (b *breaker) count(k kind, id string, err error, sure bool) {
 			b.streaks = [kinds]streak{}
 		}
 	}
-	b.last, b.cause = now, err
+	b.last = now
+	b.cause.Store(&err)
 	if b.silent == 0 {
 		b.silent = now
 	}
@@ -193,7 +202,7 @@ func (b *breaker) answered(k kind) {
 	for i := range k + 1 {
 		b.streaks[i] = streak{}
 	}
-	wasSilent := b.hear()
+	wasSilent := b.endSilence()
 	b.keeping.Store(true)
 	switch {
 	case b.state.Load() == breakerClosed:
@@ -221,20 +230,20 @@ func (b *breaker) refused() {
 	}
 }
 
-// hear ends the silence, and reports whether there was one in an outage. mu is held.
-func (b *breaker) hear() bool {
+// endSilence ends the silence, and reports whether there was one in an outage. mu is held.
+func (b *breaker) endSilence() bool {
 	was := b.silent != 0 && b.state.Load() != breakerClosed
 	b.silent = 0
 	if now := b.now(); was && now-b.down > b.least {
-		b.heard, b.told = now, false
+		b.heard, b.reported = now, false
 	}
 	return was
 }
 
-// spoke says that the server answered something, whatever else it does not.
-func (b *breaker) spoke() {
+// answeredSomething says that the server answered something, whatever else it does not.
+func (b *breaker) answeredSomething() {
 	b.mu.Lock()
-	was := b.hear()
+	was := b.endSilence()
 	b.mu.Unlock()
 	if was {
 		b.back(b.name)
@@ -260,7 +269,7 @@ func (b *breaker) outage() time.Duration {
 	defer b.mu.Unlock()
 	now := b.now()
 	lasts := b.state.Load() != breakerClosed && b.silent != 0 && now-b.down > b.least
-	if b.told && now-b.heard > store.Pause {
+	if b.reported && now-b.heard > store.Pause {
 		b.heard = 0
 	}
 	if !lasts && b.heard == 0 {
@@ -269,12 +278,12 @@ func (b *breaker) outage() time.Duration {
 	return now - b.down
 }
 
-// tell says that the store was told of the outage.
-func (b *breaker) tell() {
+// wasReported says that the store was told of the outage.
+func (b *breaker) wasReported() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.heard != 0 {
-		b.told = true
+		b.reported = true
 	}
 }
 
@@ -283,7 +292,7 @@ func (b *breaker) forget() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.gone = b.gone || b.state.Load() == breakerClosed && !b.probing && !b.saying && b.now()-b.last > breakerKept &&
-		(b.heard == 0 || b.told && b.now()-b.heard > store.Pause)
+		(b.heard == 0 || b.reported && b.now()-b.heard > store.Pause)
 	return b.gone
 }
 
@@ -314,7 +323,7 @@ func (b *breaker) announce() {
 		which = []any{"server", b.name}
 	}
 	if down {
-		b.log.Error("gotsem: store unreachable, going by the outage policy", append(which, "error", b.cause)...)
+		b.log.Error("gotsem: store unreachable, going by the outage policy", append(which, "error", b.why())...)
 	} else {
 		b.log.Info("gotsem: store answers again", append(which, "after", b.lasted.Round(time.Millisecond))...)
 	}

@@ -2,7 +2,6 @@ package gotsem
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -25,13 +24,9 @@ type AcquireResult struct {
 	Max      int    // the limit that was applied
 }
 
-// sentinel is the slot id of what was admitted without Redis. It is not one that
-// slotIDs makes, and releasing it does nothing.
-const sentinel = "gotsem-failed-open"
-
 // FailedOpen reports that Redis could not be asked, and that the call was admitted
 // without it. Nothing was counted.
-func (r AcquireResult) FailedOpen() bool { return r.SlotID == sentinel }
+func (r AcquireResult) FailedOpen() bool { return r.SlotID == failedOpenID }
 
 // NewGotsem makes a semaphore on Redis, for any go-redis v9 client: a single
 // server, Sentinel, Cluster. The slots of an id lie in a sorted set at
@@ -74,48 +69,36 @@ func NewGotsem(rdb redis.UniversalClient, keyPrefix string, slotTTL time.Duratio
 // is misconfigured (a wrong type at the key, no password, no right) are no
 // outage: not acquired, and logged.
 func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
-	limit, err := s.check(ctx, id, 1)
-	if err != nil {
+	limit, err := s.admissible(ctx, id, 1, true)
+	if full, ok := err.(*FullError); ok {
+		return AcquireResult{Active: full.Active, Max: full.Limit}
+	} else if err != nil {
 		s.opt.Logger.Warn("gotsem: not acquired", "id", id, "error", err)
 		return AcquireResult{Max: s.opt.Limit}
 	}
-	if s.known != nil {
-		if full := s.known.full(id, 1); full != nil {
-			s.stats.refused.Add(1)
-			s.stats.knownFull.Add(1)
-			return AcquireResult{Active: full.Active, Max: full.Limit}
-		}
-	}
 	s.checkStore()
-	pooled := s.request(id, 1, limit)
-	defer s.requests.Put(pooled)
-	r := &pooled.Request
+	r := s.request(id, 1, limit)
+	defer s.requests.Put(r)
 	r.Plain = true
-	mark := s.known.mark(id)
-	d, err := s.gate.acquire(ctx, r)
+	d, err := s.askOnce(ctx, r)
 	switch {
-	case err == nil && d.Outcome == store.Granted && ctx.Err() != nil:
-		s.opt.Logger.Warn("gotsem: not acquired", "id", id, "error", s.tooLate(r, ctx.Err()))
-		return AcquireResult{Max: d.Limit}
 	case err == nil && d.Outcome == store.Granted:
 		s.stats.granted.Add(1)
 		return AcquireResult{Acquired: true, SlotID: r.SlotID, Active: d.Active, Max: d.Limit}
 	case err == nil:
-		if s.known == nil {
-			s.stats.refused.Add(1)
+		if s.known == nil { // nobody reads the error, and making it is not free
+			s.countRefusal(d, 0)
 		} else {
-			s.known.learn(s.refusal(r, d, 0), 1, mark)
+			_ = s.refusal(r, d, 0)
 		}
 		return AcquireResult{Active: d.Active, Max: d.Limit}
+	case d.Outcome == store.Granted: // it came too late
+		s.opt.Logger.Warn("gotsem: not acquired", "id", id, "error", err)
+		return AcquireResult{Max: d.Limit}
+	case s.failsOpen(ctx, &r.Request, err):
+		return AcquireResult{Acquired: true, SlotID: failedOpenID, Max: limit}
 	}
-	s.doubt(ctx, r, err)
-	if errors.Is(err, ErrUnavailable) && s.opt.Outage == Open && limit > 0 {
-		s.stats.failedOpen.Add(1)
-		return AcquireResult{Acquired: true, SlotID: sentinel, Max: limit}
-	}
-	if errors.Is(err, ErrUnavailable) {
-		s.stats.unavailable.Add(1)
-	}
+	_ = s.turnedAway(err)
 	return AcquireResult{Max: limit}
 }
 
@@ -124,7 +107,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
 // released in the background. Releasing twice, or a slot that lapsed, does
 // nothing.
 func (s *Semaphore) Release(ctx context.Context, id, slotID string) {
-	if id == "" || slotID == "" || slotID == sentinel {
+	if id == "" || slotID == "" || slotID == failedOpenID {
 		return
 	}
 	r := s.releases.Get().(*store.Release)
@@ -133,7 +116,7 @@ func (s *Semaphore) Release(ctx context.Context, id, slotID string) {
 	r.ID, r.SlotID, r.Plain, r.Grace = id, slotID, true, s.opt.Grace
 	s.stats.released.Add(1)
 	if s.opt.AsyncRelease {
-		s.gate.handOver(r)
+		s.gate.releaseAsync(r)
 		return
 	}
 	if _, err := s.gate.release(detached(ctx), r); err != nil {

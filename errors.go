@@ -34,9 +34,9 @@ var (
 	// not admit. It is not "full".
 	ErrUnavailable = errors.New("gotsem: store unavailable")
 
-	// ErrRecovering: the store lost its memory and waits for the holders to come
-	// forward before it grants again. The error is a *RecoveringError. It is
-	// neither an outage nor "full".
+	// ErrRecovering: the store lost its memory and grants nothing until the holders
+	// have re-registered. The error is a *RecoveringError. It is neither an outage
+	// nor "full".
 	ErrRecovering = errors.New("gotsem: store recovering")
 
 	// ErrNotReplicated: the lease was granted, but not acknowledged by as many
@@ -100,7 +100,7 @@ type RecoveringError struct {
 
 // Error says for how long.
 func (e *RecoveringError) Error() string {
-	return fmt.Sprintf("gotsem: the store of %q lost its memory; grants are made again in %v, when the holders have come forward", e.ID, e.RetryAfter.Round(time.Millisecond))
+	return fmt.Sprintf("gotsem: the store of %q lost its memory; grants are made again in %v, when the holders have re-registered", e.ID, e.RetryAfter.Round(time.Millisecond))
 }
 
 // Is reports whether target is ErrRecovering.
@@ -108,16 +108,34 @@ func (e *RecoveringError) Is(target error) bool { return target == ErrRecovering
 
 // unavailable is ErrUnavailable with its cause.
 type unavailable struct {
-	id    string
-	cause error // nil: known to be down, not asked
+	id     string
+	cause  error // of the call, or of the outage in which it was not sent
+	unsent bool  // the store is known to be down, and was not asked
 }
 
 func (e *unavailable) Error() string {
-	if e.cause == nil {
-		return fmt.Sprintf("gotsem: %q: the store is known to be unreachable and is being probed", e.id)
+	if e.unsent {
+		return fmt.Sprintf("gotsem: %q: the store is known to be unreachable and is being probed: %v", e.id, e.cause)
 	}
 	return fmt.Sprintf("gotsem: %q: the store could not be asked: %v", e.id, e.cause)
 }
 
 func (e *unavailable) Is(target error) bool { return target == ErrUnavailable }
 func (e *unavailable) Unwrap() error        { return e.cause }
+
+// unsent is the error of a ctx that was over before the store was asked.
+type unsent struct {
+	id  string
+	err error
+}
+
+func (e *unsent) Error() string { return fmt.Sprintf("gotsem: %q: %v", e.id, e.err) }
+func (e *unsent) Unwrap() error { return e.err }
+
+// mayHaveArrived reports whether a call that ended with err may have reached the store
+// and been carried out.
+func mayHaveArrived(err error) bool {
+	var down *unavailable
+	var never *unsent
+	return !errors.Is(err, store.ErrConfig) && !errors.As(err, &never) && !(errors.As(err, &down) && down.unsent)
+}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,22 +16,17 @@ import (
 
 // gate stands between the semaphore and its store. It tells an outage from an answer,
 // and keeps a breaker for each server of the store at which calls fail: while that is
-// open, the outage policy answers in the server's stead. What could not be given back it
-// gives back later.
+// open, the outage policy answers in the server's stead. What could not be released it
+// releases later.
 type gate struct {
+	gateHooks
 	store   store.Store
 	parts   store.Partitioner // nil: one server
-	timeout time.Duration     // the most one call may take
-	grace   time.Duration     // what it gives back may be handed on, and handing on is a grant
-	log     *slog.Logger
 	stats   *stats
 	start   time.Time
 	backlog backlog
 
-	onHanded func(id, slotID string, err error) // handed, made into a func once
-	frees    func(id string)                    // told when a release is sent, and when it is answered
-	least    time.Duration                      // of an outage that the store is told of
-	back     func(server string)                // called when a server answers again
+	onReleased func(id, slotID string, err error) // released, made into a func once
 
 	some  atomic.Int32 // breakers that there are: none while all is well
 	downs atomic.Int32 // those of them that are not closed
@@ -44,16 +38,28 @@ type gate struct {
 	closed     chan struct{}
 }
 
-func newGate(st store.Store, timeout, ttl time.Duration, log *slog.Logger, stats *stats) *gate {
+// gateHooks are what a gate is told when it is made, and whom it tells. They are all
+// set: a gate is whole when it is made.
+type gateHooks struct {
+	timeout time.Duration // the most that one call may take
+	ttl     time.Duration // after it, what was not released has lapsed
+	grace   time.Duration // a release may grant the freed room, and goes by the grace as grants do
+	log     *slog.Logger
+
+	reportFrom time.Duration       // an outage that lasted longer is reported to the store
+	onBack     func(server string) // called when a server answers again
+	onFree     func(id string)     // called when a release is sent, and when it is answered
+}
+
+func newGate(st store.Store, stats *stats, hooks gateHooks) *gate {
 	// start lies a little back, so that 0 can stand for never.
 	g := &gate{
-		store: st, timeout: timeout, log: log, stats: stats, start: time.Now().Add(-2 * logEvery),
-		frees: func(string) {}, least: math.MaxInt64, back: func(string) {},
+		gateHooks: hooks, store: st, stats: stats, start: time.Now().Add(-2 * logEvery),
 		breakers: make(map[string]*breaker), closed: make(chan struct{}),
 	}
 	g.parts, _ = st.(store.Partitioner)
-	g.backlog.init(g, ttl)
-	g.onHanded = g.handed
+	g.backlog.init(g)
+	g.onReleased = g.released
 	return g
 }
 
@@ -108,11 +114,11 @@ func (g *gate) makeBreaker(server string) *breaker {
 			probe:   func(id string) (takes, keeps error) { return probeStore(g.store, id, g.timeout, g.grace) },
 			log:     g.log,
 			timeout: g.timeout,
-			least:   g.least,
+			least:   g.reportFrom,
 			stop:    g.closed,
 			opened:  func() { g.stats.outages.Add(1); g.downs.Add(1) },
 			closed:  func() { g.downs.Add(-1) },
-			back:    g.back,
+			back:    g.onBack,
 		})
 		g.breakers[server] = b
 		g.some.Store(int32(len(g.breakers)))
@@ -178,28 +184,28 @@ func (g *gate) release(ctx context.Context, r *store.Release) (bool, error) {
 // send is release, whatever the breaker says.
 func (g *gate) send(ctx context.Context, r *store.Release) (bool, error) {
 	r.Budget = cmp.Or(r.Budget, g.timeout)
-	g.frees(r.ID)
+	g.onFree(r.ID)
 	freed, err := g.store.Release(ctx, r)
-	g.frees(r.ID)
+	g.onFree(r.ID)
 	return freed, g.record(ctx, keeps, r.ID, err)
 }
 
-// handOver has a slot given back without waiting for it. If the store does not take
-// it, it is given back later.
-func (g *gate) handOver(r *store.Release) {
+// releaseAsync has a slot released without waiting for it. If the store does not take
+// it, it is released later.
+func (g *gate) releaseAsync(r *store.Release) {
 	if err := g.allow(context.Background(), keeps, r.ID); err != nil {
 		g.backlog.add(r.ID, r.SlotID, false)
 		return
 	}
 	r.Budget = g.timeout
-	r.Async = g.onHanded
-	g.frees(r.ID)
+	r.Async = g.onReleased
+	g.onFree(r.ID)
 	_, _ = g.store.Release(context.Background(), r) // it speaks through Async
 }
 
-// handed hears how a release ended that was handed over.
-func (g *gate) handed(id, slotID string, err error) {
-	g.frees(id)
+// released hears how a release ended for which nobody waits.
+func (g *gate) released(id, slotID string, err error) {
+	g.onFree(id)
 	if g.record(context.Background(), keeps, id, err) != nil {
 		g.backlog.add(id, slotID, false)
 	}
@@ -217,21 +223,12 @@ func (g *gate) call(ctx context.Context, id string, ask func(ctx context.Context
 	err := ask(bounded)
 	if err == nil {
 		if b := g.breaker(id); b != nil {
-			b.spoke()
+			b.answeredSomething()
 		}
 		return nil
 	}
 	return g.judge(ctx, id, err)
 }
-
-// unsent is the error of a ctx that was over before the store was asked.
-type unsent struct {
-	id  string
-	err error
-}
-
-func (e *unsent) Error() string { return fmt.Sprintf("gotsem: %q: %v", e.id, e.err) }
-func (e *unsent) Unwrap() error { return e.err }
 
 // allow says whether the store may be asked: not with a ctx that is over, and
 // not while it is known to be down.
@@ -240,7 +237,7 @@ func (g *gate) allow(ctx context.Context, k kind, id string) error {
 		return &unsent{id, err}
 	}
 	if b := g.breaker(id); b != nil && !b.allow(k) {
-		return &unavailable{id: id}
+		return &unavailable{id: id, cause: b.why(), unsent: true}
 	}
 	return nil
 }
@@ -326,10 +323,10 @@ func (g *gate) outage(id string) time.Duration {
 	return 0
 }
 
-// tell says that the server of id was told.
-func (g *gate) tell(id string) {
+// reported says that the server of id was told of its outage.
+func (g *gate) reported(id string) {
 	if b := g.breaker(id); b != nil {
-		b.tell()
+		b.wasReported()
 	}
 }
 
@@ -339,11 +336,11 @@ func (g *gate) complain(id string, err error) {
 	defer g.mu.Unlock()
 	if now := g.now(); now-g.complained >= logEvery {
 		g.complained = now
-		g.log.Error("gotsem: the store refuses: asking again will not mend it, and it is not treated as an outage", "id", id, "error", err)
+		g.log.Error("gotsem: the store refuses: retrying will not help, and it is not treated as an outage", "id", id, "error", err)
 	}
 }
 
-// close gives back what is owed, for as long as ctx allows, and returns how much
+// close releases what is pending, for as long as ctx allows, and returns how much
 // is left. What is under way then is cut off, and may end for as long as whole allows.
 func (g *gate) close(ctx, whole context.Context) int {
 	left := g.backlog.close(ctx, whole)

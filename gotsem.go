@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -65,19 +66,21 @@ func newSemaphore(o Options) *Semaphore {
 	}
 	s.requests.New = func() any { return new(request) }
 	s.releases.New = func() any { return new(store.Release) }
-	s.gate = newGate(o.Store, o.StoreTimeout, o.TTL, o.Logger, &s.stats)
-	s.gate.grace = o.Grace
 	s.drains.seed = maphash.MakeSeed()
-	s.renewer.init(s)
 	s.local = newLocal(s)
-	s.gate.back = s.local.back
+	hooks := gateHooks{
+		timeout: o.StoreTimeout, ttl: o.TTL, grace: o.Grace, log: o.Logger,
+		reportFrom: math.MaxInt64, onBack: s.local.storeIsBack, onFree: func(string) {},
+	}
 	if o.Outage == Local {
-		s.gate.least = o.TTL / 2
+		hooks.reportFrom = o.TTL / 2
 	}
 	if o.KnownFull > 0 {
 		s.known = newKnownFull(min(o.KnownFull, store.MaxTTL))
-		s.gate.frees = s.known.forget
+		hooks.onFree = s.known.forget
 	}
+	s.gate = newGate(o.Store, &s.stats, hooks)
+	s.renewer.init(s)
 	return s
 }
 
@@ -188,7 +191,7 @@ func (s *Semaphore) Close() error {
 	defer stop()
 	// The leases first: those whose server answers are given back while others are
 	// waited for.
-	s.renewer.end()
+	s.renewer.close()
 	s.opens.close()
 	s.line.close(ctx)
 	s.renewer.wait(ctx)

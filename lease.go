@@ -15,6 +15,26 @@ import (
 // believed only until the sending of its last good renewal + TTL - margin, by
 // this process's monotonic clock; the store, whose count began later, keeps the
 // slots a little longer than that.
+//
+// Three things about a lease change, each by itself. Its state is whether it is held:
+//
+//	        Release
+//	       ┌─────────▶ released   its context ends with context.Canceled
+//	held ──┼─────────▶ lost       ErrLeaseLost: revoked, forgotten or not renewed
+//	       └─────────▶ ended      ErrClosed: Close
+//	        Close
+//
+// Its basis is who vouches for it:
+//
+//	wake-up            Try, Acquire                 Outage Local       Outage Open
+//	   │                    │                            │                  │
+//	   ▼        renewed     ▼   time over, store away,   ▼                  ▼
+//	provisional ────────▶ store ────────────────────▶ local               open
+//	   │                    ▲     within the share       │
+//	   │                    └────────────────────────────┤ registered: the store
+//	   └─────────────────── the same ───────────────────▶┘ knows it now
+//
+// Its renewal is idle, in flight, or in flight and then to be released (renewal).
 type Lease struct {
 	sem    *Semaphore
 	id     string
@@ -23,30 +43,29 @@ type Lease struct {
 	limit  int // that was applied when it was granted
 	fence  uint64
 	parent context.Context // for its values
-	open   bool            // admitted without the store, by Outage Open
 
 	since time.Duration // when it was asked for; 0: not known
 
-	trust atomic.Int64 // believed until then, since sem.start; forever while the outage policy keeps it
+	trust atomic.Int64 // believed until then, since sem.start, on the store's word
+	basis atomic.Uint32
 	state atomic.Uint32
 	why   atomic.Pointer[leaseLost] // set before the state becomes lost
 
 	mu  sync.Mutex
 	ctx *leaseContext // made when asked for
 
-	// The renewer's.
+	// The rest is the renewer's, under the lock of the list that the lease is in.
 	prev, next *Lease
-	due        time.Duration // when to renew
-	again      time.Duration // not before, after a renewal that failed
-	kept       bool          // in one of the renewer's lists
-	brief      bool          // believed by word of its grant, and not renewed yet
-	renewing   chan struct{} // a renewal is under way; closed when it is answered
-	pending    bool          // to be given back once it is
-	local      atomic.Bool   // admitted or kept in an outage, without the store
-	inDoubt    atomic.Bool   // the last renewal was not answered: it may reach the store yet
+	due        time.Duration // its place in the list: when to look after it
+	notBefore  time.Duration // no renewal is sent before, though due may be near
+	kept       bool          // in a list
+	renewal    renewal
+
+	// inDoubt: a renewal was not answered, and may reach the store yet.
+	inDoubt atomic.Bool
 }
 
-// The states of a lease. It goes from held to one of the others, once.
+// The states of a lease.
 const (
 	held uint32 = iota
 	released
@@ -54,15 +73,37 @@ const (
 	ended // by Close
 )
 
+// Who vouches for a lease.
+const (
+	byStore     uint32 = iota // it was granted or renewed: trusted for a TTL from the sending
+	provisional               // a wake-up told of the grant: trusted for store.Claim, and renewed soon
+	byLocal                   // Outage Local: the store is away, and does not know it
+	byOpen                    // Outage Open: it holds no slot
+)
+
 // margin is how much earlier than the store's a lease's own time ends: for two
 // clocks whose rates differ by a thousandth, and for the time from looking at
 // the clock to acting.
 func margin(ttl time.Duration) time.Duration { return max(50*time.Millisecond, ttl/1000) }
 
-// lease makes a lease from a grant that was asked for at sent.
-func (s *Semaphore) lease(ctx context.Context, r *store.Request, d store.Decision, sent time.Duration) *Lease {
-	l := &Lease{sem: s, id: r.ID, slotID: r.SlotID, weight: r.Weight, limit: d.Limit, fence: d.Fence, parent: ctx, since: sent}
-	l.trust.Store(int64(sent + s.opt.TTL - margin(s.opt.TTL)))
+// forever is how long a lease is trusted that does not depend on the store for now.
+const forever = time.Duration(1<<63 - 1)
+
+// newLease makes a lease of r on that basis. sent is when the store was asked for it; d
+// is what it answered, or what a wake-up told of. An outage policy has no answer: it
+// passes a Decision with the limit alone.
+func (s *Semaphore) newLease(ctx context.Context, r *store.Request, basis uint32, d store.Decision, sent time.Duration) *Lease {
+	l := &Lease{sem: s, id: r.ID, slotID: r.SlotID, weight: r.Weight, limit: d.Limit, fence: d.Fence, parent: ctx}
+	l.basis.Store(basis)
+	ttl := s.opt.TTL
+	switch basis {
+	case provisional:
+		ttl = min(ttl, store.Claim)
+		l.since = s.now() // and no second earlier: what it waited is no holding
+	case byStore:
+		l.since = sent
+	}
+	l.trust.Store(int64(sent + ttl - margin(ttl)))
 	return l
 }
 
@@ -76,21 +117,17 @@ func (s *Semaphore) keep(l *Lease, now time.Duration) {
 	}
 }
 
-// forever is the trust of a lease that does not depend on the store for now.
-const forever = time.Duration(1<<63 - 1)
-
-// openLease is what Outage Open admits with.
-func (s *Semaphore) openLease(ctx context.Context, r *store.Request) *Lease {
-	l := &Lease{sem: s, id: r.ID, slotID: sentinel, weight: r.Weight, parent: ctx, open: true}
-	l.trust.Store(int64(forever))
-	s.stats.held.Add(1)
-	s.opens.add(l)
-	return l
+// until is how long l may be believed.
+func (l *Lease) until() time.Duration {
+	if basis := l.basis.Load(); basis == byLocal || basis == byOpen {
+		return forever
+	}
+	return time.Duration(l.trust.Load())
 }
 
 // trusted reports whether l may still be believed.
 func (l *Lease) trusted(now time.Duration) bool {
-	return l.state.Load() == held && now < time.Duration(l.trust.Load())
+	return l.state.Load() == held && now < l.until()
 }
 
 // SlotID returns the slot id that the lease has in the store. Whoever knows it
@@ -108,41 +145,17 @@ func (l *Lease) Fence() uint64 { return l.fence }
 
 // FailedOpen reports that the lease was admitted without the store, by the outage
 // policy Open, and holds no slot.
-func (l *Lease) FailedOpen() bool { return l.open }
+func (l *Lease) FailedOpen() bool { return l.basis.Load() == byOpen }
 
 // Expires returns until when the lease may be believed if it is not renewed. It
 // moves on with each renewal. It is the zero time for a lease that an outage
 // policy admitted or keeps.
 func (l *Lease) Expires() time.Time {
-	trust := time.Duration(l.trust.Load())
-	if trust == forever {
+	until := l.until()
+	if until == forever {
 		return time.Time{}
 	}
-	return l.sem.start.Add(trust)
-}
-
-// Context returns a context that ends when the lease does: with a cause that is
-// ErrLeaseLost and says why when it was revoked or could not be renewed in time, with
-// ErrClosed when the semaphore was closed, with context.Canceled when it was released.
-//
-// It has the values of the context that the lease was acquired with, but not its
-// end: that one often bounds no more than the waiting. Its Err and Done look at
-// the clock, so that the first code that runs after the process or the machine
-// was suspended sees the loss. A context that is derived from it (WithCancel,
-// WithTimeout, WithValue and those of a library) is told by a goroutine, and sees it
-// some milliseconds later: code that must not act after a loss asks this one, and hands
-// Fence to the resource.
-func (l *Lease) Context() context.Context {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ctx == nil {
-		inner, cancel := context.WithCancelCause(context.WithoutCancel(l.parent))
-		l.ctx = &leaseContext{Context: inner, cancel: cancel, lease: l}
-		if l.state.Load() != held {
-			cancel(l.cause())
-		}
-	}
-	return l.ctx
+	return l.sem.start.Add(until)
 }
 
 // leaseLost is the ErrLeaseLost of one lease.
@@ -162,47 +175,16 @@ func (l *Lease) cause() error {
 	return l.why.Load()
 }
 
-// leaseContext is a context that ends with a lease, and looks at the clock.
-type leaseContext struct {
-	context.Context
-	cancel context.CancelCauseFunc
-	lease  *Lease
-}
-
-func (c *leaseContext) Err() error {
-	c.look()
-	return c.Context.Err()
-}
-
-func (c *leaseContext) Done() <-chan struct{} {
-	c.look()
-	return c.Context.Done()
-}
-
-// Value looks at the clock too, since context.Cause finds what it answers by a Value.
-func (c *leaseContext) Value(key any) any {
-	c.look()
-	return c.Context.Value(key)
-}
-
-// look ends the context if the lease is over: whoever ends that may be between the one
-// and the other.
-func (c *leaseContext) look() {
-	if c.lease.look(); c.lease.state.Load() != held {
-		c.cancel(c.lease.cause())
-	}
-}
-
 // look ends the lease if its time is over.
 func (l *Lease) look() {
-	if l.state.Load() == held && l.sem.now() >= time.Duration(l.trust.Load()) {
-		l.over()
+	if l.state.Load() == held && l.sem.now() >= l.until() {
+		l.expire()
 	}
 }
 
-// over is what becomes of a lease whose time is over: lost, unless the outage
+// expire is what becomes of a lease whose time is over: lost, unless the outage
 // policy keeps it.
-func (l *Lease) over() {
+func (l *Lease) expire() {
 	if !l.sem.local.keep(l) {
 		l.lose(expired)
 	}
@@ -252,7 +234,7 @@ func (l *Lease) lose(why lossReason) {
 	if !l.end(lost) {
 		return
 	}
-	l.sem.local.ended(l)
+	l.sem.local.uncount(l)
 	l.sem.stats.lost.Add(1)
 	switch why {
 	case revoked:
@@ -264,37 +246,29 @@ func (l *Lease) lose(why lossReason) {
 	l.sem.opt.Logger.Warn("gotsem: lease lost", "id", l.id, "why", why.String())
 }
 
-// detached is ctx without its end.
-func detached(ctx context.Context) context.Context {
-	if ctx.Done() == nil {
-		return ctx
-	}
-	return context.WithoutCancel(ctx)
-}
-
 // Release gives the slots back; the head of the line has them at once. Releasing
 // twice, or what was lost, is a no-op, so that a deferred Release is always safe.
 //
-// It does not end early with ctx, whose values alone it takes, and waits for the
-// store at most StoreTimeout, a renewal that is under way included. An error says that the store did not answer: the
-// release is then tried again in the background, and the slots lapse within one
-// TTL at the latest.
+// It does not end early with ctx, whose values alone it takes, and waits for the store
+// at most StoreTimeout, a renewal that is under way included. An error says that the
+// store did not answer: the release is then tried again in the background, and the
+// slots lapse within one TTL at the latest.
 func (l *Lease) Release(ctx context.Context) error {
 	if !l.end(released) {
 		return nil
 	}
 	s := l.sem
-	if l.open {
+	if l.basis.Load() == byOpen {
 		s.opens.remove(l)
 		return nil
 	}
-	// A renewal that is under way must not overtake the release. Waiting for it takes
-	// of the same budget.
+	s.stats.released.Add(1)
+	// A renewal that is under way must not overtake the release: it could put back
+	// what was given back. Waiting for it takes of the same budget.
 	budget := s.opt.StoreTimeout
 	if renewing := s.renewer.remove(l); renewing != nil {
-		if budget = s.await(renewing, budget); budget <= 0 {
-			s.local.ended(l)
-			s.stats.released.Add(1)
+		if budget = s.awaitRenewal(renewing, budget); budget <= 0 {
+			s.local.uncount(l)
 			s.renewer.giveBack(l)
 			if s.opt.AsyncRelease {
 				return nil
@@ -306,27 +280,20 @@ func (l *Lease) Release(ctx context.Context) error {
 		now := s.now()
 		s.drains.released(l.id, now-l.since, now)
 	}
-	inStore := !l.local.Load()
-	s.local.ended(l)
-	s.stats.released.Add(1)
+	inStore := !s.local.uncount(l)
 	r := s.releases.Get().(*store.Release)
 	defer s.releases.Put(r)
 	*r = store.Release{ID: l.id, SlotID: l.slotID, Grace: s.opt.Grace, Budget: budget}
-	// Neither must one that was given up: then it is given back twice.
+	// A renewal that was given up may overtake it too: then it is released twice.
 	inDoubt := l.inDoubt.Load()
 	if s.opt.AsyncRelease {
-		s.gate.handOver(r)
-		if inDoubt {
-			s.gate.backlog.add(l.id, l.slotID, true)
+		s.gate.releaseAsync(r)
+	} else if _, err := s.gate.release(detached(ctx), r); err != nil {
+		p := &pendingRelease{id: l.id, slotID: l.slotID, inDoubt: inDoubt}
+		if inStore && !mayHaveArrived(err) {
+			p.lease = l
 		}
-		return nil
-	}
-	if _, err := s.gate.release(detached(ctx), r); err != nil {
-		d := &pendingRelease{id: l.id, slotID: l.slotID, inDoubt: inDoubt}
-		if inStore && !asked(err) {
-			d.lease = l
-		}
-		s.gate.backlog.put(d)
+		s.gate.backlog.put(p)
 		return s.late(err)
 	}
 	if inDoubt {
@@ -337,9 +304,9 @@ func (l *Lease) Release(ctx context.Context) error {
 
 var errRenewing = errors.New("a renewal that was under way was not answered in time")
 
-// await waits for a renewal that is under way, for budget at most, and returns what is
-// left of that. Who hands the release over does not wait.
-func (s *Semaphore) await(renewing <-chan struct{}, budget time.Duration) (left time.Duration) {
+// awaitRenewal waits for a renewal that is under way, for budget at most, and returns
+// what is left of that. With AsyncRelease nobody waits.
+func (s *Semaphore) awaitRenewal(renewing <-chan struct{}, budget time.Duration) (left time.Duration) {
 	if s.opt.AsyncRelease {
 		select {
 		case <-renewing:
@@ -362,4 +329,12 @@ func (s *Semaphore) await(renewing <-chan struct{}, budget time.Duration) (left 
 // late is the error of a release that the store has not answered.
 func (s *Semaphore) late(err error) error {
 	return fmt.Errorf("%w; it is released in the background, and lapses within %v at the latest", err, s.opt.TTL)
+}
+
+// detached is ctx without its end.
+func detached(ctx context.Context) context.Context {
+	if ctx.Done() == nil {
+		return ctx
+	}
+	return context.WithoutCancel(ctx)
 }

@@ -769,9 +769,9 @@ func registering(t *testing.T, s *Semaphore, st *shaky) (l *Lease, land func()) 
 	t.Helper()
 	l = mustTry(t, s, "id")
 	s.local.mu.Lock()
-	s.local.add("id", 1)
+	s.local.count("id", 1)
 	s.local.mu.Unlock()
-	l.local.Store(true)
+	l.basis.Store(byLocal)
 	asks, lands := make(chan struct{}), make(chan struct{})
 	st.hooked(func(verb, _ string) {
 		if verb == "renew" {
@@ -828,7 +828,7 @@ func TestARegistrationThatWasGivenUpLeftAGhost(t *testing.T) {
 		synctest.Wait()
 		mustRelease(t, l)
 		time.Sleep(backlogAgain / 2)
-		late := s.renewal(l, s.now())
+		late := s.renewalOf(l, s.now())
 		late.Register = true
 		if kept := st.Store.Renew(context.Background(), []store.Renewal{late})[0]; kept.Outcome != store.Restored {
 			t.Fatalf("%+v", kept)

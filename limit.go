@@ -26,7 +26,7 @@ const (
 // under way, the fallback is served for limitErrorAge.
 type limits struct {
 	fallback int
-	ask      func(ctx context.Context, id string) (int, error) // nil: always fallback
+	limitOf  func(ctx context.Context, id string) (int, error) // Options.LimitFunc; nil: always fallback
 	must     bool                                              // without a fallback, an id whose limit is not known is an error
 	log      *slog.Logger
 
@@ -43,8 +43,8 @@ type limitAnswer struct {
 	asking chan struct{} // closed when the question under way is answered; nil: none is
 }
 
-func newLimits(fallback int, ask func(context.Context, string) (int, error), log *slog.Logger) *limits {
-	return &limits{fallback: bounded(fallback), ask: ask, log: log, known: make(map[string]*limitAnswer)}
+func newLimits(fallback int, limitOf func(context.Context, string) (int, error), log *slog.Logger) *limits {
+	return &limits{fallback: bounded(fallback), limitOf: limitOf, log: log, known: make(map[string]*limitAnswer)}
 }
 
 // bounded is the limit that stores take for n: who says "as many as you like" with the
@@ -66,10 +66,10 @@ func (l *limits) answer(a *limitAnswer) (int, error) {
 	return a.limit, nil
 }
 
-// of returns the limit of id. It waits for an answer only if there is none yet:
+// get returns the limit of id. It waits for an answer only if there is none yet:
 // for limitPatience, or until ctx is over.
-func (l *limits) of(ctx context.Context, id string) (int, error) {
-	if l.ask == nil {
+func (l *limits) get(ctx context.Context, id string) (int, error) {
+	if l.limitOf == nil {
 		return l.fallback, nil
 	}
 	l.mu.Lock()
@@ -114,7 +114,7 @@ func (l *limits) of(ctx context.Context, id string) (int, error) {
 
 // remembered returns the limit of id as far as it is known, and asks nobody.
 func (l *limits) remembered(id string, unknown int) int {
-	if l.ask == nil {
+	if l.limitOf == nil {
 		return l.fallback
 	}
 	l.mu.Lock()
@@ -138,13 +138,13 @@ func (l *limits) question(ctx context.Context, id string, a *limitAnswer) {
 	go func() {
 		got := answer{err: errors.New("the LimitFunc ended its goroutine")} // runtime.Goexit
 		defer func() { answered <- got }()
-		got.limit, got.err = l.call(ctx, id)
+		got.limit, got.err = l.askFunc(ctx, id)
 	}()
 	var got answer
 	select {
 	case got = <-answered:
 	case <-ctx.Done():
-		l.store(id, a, l.fallback, limitErrorAge, fmt.Errorf("no answer within %v", limitPatience), false)
+		l.remember(id, a, l.fallback, limitErrorAge, fmt.Errorf("no answer within %v", limitPatience), false)
 		got = <-answered
 	}
 	age := limitAge
@@ -154,19 +154,19 @@ func (l *limits) question(ctx context.Context, id string, a *limitAnswer) {
 	if got.err != nil {
 		age = limitErrorAge
 	}
-	l.store(id, a, got.limit, age, got.err, true)
+	l.remember(id, a, got.limit, age, got.err, true)
 }
 
-func (l *limits) call(ctx context.Context, id string) (limit int, err error) {
+func (l *limits) askFunc(ctx context.Context, id string) (limit int, err error) {
 	defer func() {
 		if p := recover(); p != nil { // in its own goroutine it would end the program
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	return l.ask(ctx, id)
+	return l.limitOf(ctx, id)
 }
 
-func (l *limits) store(id string, a *limitAnswer, limit int, age time.Duration, err error, done bool) {
+func (l *limits) remember(id string, a *limitAnswer, limit int, age time.Duration, err error, done bool) {
 	if err != nil || limit <= 0 {
 		limit = l.fallback
 	}

@@ -95,9 +95,9 @@ func TestErrorsSayWhatAndHowMuch(t *testing.T) {
 		{&FullError{ID: "id", Active: 3, Limit: 3, Waiting: 2, RetryAfter: 1500 * time.Millisecond, line: true}, `gotsem: "id" is full, and so is its line: 3 of 3 held, 2 waiting; try again in about 1.5s`},
 		{&FullError{ID: "id", Active: 3, Limit: 3, waited: time.Second}, `gotsem: "id" is still full after 1s: 3 of 3 held, 0 waiting`},
 		{&FullError{ID: "id"}, `gotsem: "id" is paused: 0 of 0 held, 0 waiting`},
-		{&RecoveringError{ID: "id", RetryAfter: time.Second}, `gotsem: the store of "id" lost its memory; grants are made again in 1s, when the holders have come forward`},
+		{&RecoveringError{ID: "id", RetryAfter: time.Second}, `gotsem: the store of "id" lost its memory; grants are made again in 1s, when the holders have re-registered`},
 		{&unavailable{id: "id", cause: errAway}, `gotsem: "id": the store could not be asked: connection refused`},
-		{&unavailable{id: "id"}, `gotsem: "id": the store is known to be unreachable and is being probed`},
+		{&unavailable{id: "id", cause: errAway, unsent: true}, `gotsem: "id": the store is known to be unreachable and is being probed: connection refused`},
 	} {
 		if got := c.err.Error(); got != c.want {
 			t.Errorf("%s\nwant %s", got, c.want)
@@ -786,7 +786,7 @@ func TestWhatIsNotBelieved(t *testing.T) {
 			{"an hour later", store.Wakeup{Fence: 5, Limit: 1, PollID: 7}, time.Hour, false},
 		} {
 			r := &store.Request{ID: "id", SlotID: "slot", Weight: 1, Limit: 1}
-			lease := s.believe(t.Context(), r, c.word, store.Decision{Outcome: store.Waiting, PollID: 7}, s.now()-c.ago)
+			lease := s.leaseByWakeup(t.Context(), r, c.word, store.Decision{Outcome: store.Waiting, PollID: 7}, s.now()-c.ago)
 			if (lease != nil) != c.believe {
 				t.Errorf("%s: %v", c.name, lease)
 			}
@@ -795,7 +795,7 @@ func TestWhatIsNotBelieved(t *testing.T) {
 			}
 		}
 		r := &store.Request{ID: "id", SlotID: "slot", Weight: 1, Limit: 1}
-		if l := s.believe(t.Context(), r, store.Wakeup{Fence: 5}, store.Decision{Outcome: store.Waiting}, s.now()); l != nil {
+		if l := s.leaseByWakeup(t.Context(), r, store.Wakeup{Fence: 5}, store.Decision{Outcome: store.Waiting}, s.now()); l != nil {
 			t.Error("a store without names for its askings is believed")
 		}
 		// A grant that came together with the end of its ctx, or of the semaphore, was a
@@ -803,13 +803,13 @@ func TestWhatIsNotBelieved(t *testing.T) {
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
 		good, asked := store.Wakeup{Fence: 5, Limit: 1, PollID: 7}, store.Decision{Outcome: store.Waiting, PollID: 7}
-		if l := s.believe(over, r, good, asked, s.now()); l != nil {
+		if l := s.leaseByWakeup(over, r, good, asked, s.now()); l != nil {
 			t.Error("acquired with a ctx that is over")
 		}
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if l := s.believe(t.Context(), r, good, asked, s.now()); l != nil {
+		if l := s.leaseByWakeup(t.Context(), r, good, asked, s.now()); l != nil {
 			t.Error("acquired from a semaphore that is closed")
 		}
 	})

@@ -32,12 +32,13 @@ type local struct {
 	on    bool
 	peers atomic.Int64 // processes last seen; 0: never asked, or no answer
 	beat  atomic.Int64 // when they were last asked for
-	some  atomic.Int64 // leases that the store does not know of
-	set   atomic.Int64 // ids whose limit is known to be set in the store
+
+	unregistered atomic.Int64 // leases that the store does not know of
+	overrides    atomic.Int64 // ids with a limit that was set in the store
 
 	mu     sync.Mutex
-	held   map[string]int // their weights, by id
-	limits map[string]int // limits set in the store, where they differ from ours
+	held   map[string]int // the weights of what is not registered, by id
+	limits map[string]int // the overrides, where they differ from our limit
 }
 
 func newLocal(s *Semaphore) *local {
@@ -47,42 +48,45 @@ func newLocal(s *Semaphore) *local {
 }
 
 // learn remembers the limit that the store applied.
-func (l *local) learn(r *store.Request, d store.Decision, now time.Duration) {
+func (l *local) learn(r *store.Request, d store.Decision) {
 	if !l.on {
 		return
 	}
-	l.told(r.ID, r.OutageFor)
-	if set := d.Limit != r.Limit; (set || l.set.Load() > 0) && d.Outcome != store.Recovering {
+	l.reported(r.ID, r.OutageFor)
+	override := d.Limit != r.Limit
+	if (override || l.overrides.Load() > 0) && d.Outcome != store.Recovering {
 		l.mu.Lock()
 		if len(l.limits) >= limitsKept {
 			clear(l.limits)
 		}
-		if set {
+		if override {
 			l.limits[r.ID] = d.Limit
 		} else {
 			delete(l.limits, r.ID)
 		}
-		l.set.Store(int64(len(l.limits)))
+		l.overrides.Store(int64(len(l.limits)))
 		l.mu.Unlock()
 	}
-	l.lives(now)
+	l.heartbeat()
 }
 
-// lives says now and then that this process lives, and learns how many do. Whoever
+// heartbeat says now and then that this process lives, and learns how many do. Whoever
 // holds counts, also one that has not acquired for long.
-func (l *local) lives(now time.Duration) {
+func (l *local) heartbeat() {
 	if !l.on {
 		return
 	}
-	if last := l.beat.Load(); int64(now)-last > int64(l.sem.opt.TTL/3) && l.beat.CompareAndSwap(last, int64(now)) {
-		if c, ok := l.sem.opt.Store.(store.PeerCounter); ok {
-			go l.count(c)
-		}
+	now := int64(l.sem.now())
+	last := l.beat.Load()
+	if now-last <= int64(l.sem.opt.TTL/3) || !l.beat.CompareAndSwap(last, now) {
+		return
+	}
+	if c, ok := l.sem.opt.Store.(store.PeerCounter); ok {
+		go l.countPeers(c)
 	}
 }
 
-// count says that this process lives, and learns how many do.
-func (l *local) count(c store.PeerCounter) {
+func (l *local) countPeers(c store.PeerCounter) {
 	_ = l.sem.gate.call(context.Background(), "", func(ctx context.Context) error {
 		n, err := c.Peers(ctx, l.sem.opt.TTL)
 		if err == nil {
@@ -98,8 +102,8 @@ func (l *local) share(id string, limit int) int {
 	if peers == 0 {
 		return 0 // never had an answer: others may hold everything
 	}
-	if set, ok := l.limits[id]; ok {
-		limit = set
+	if override, ok := l.limits[id]; ok {
+		limit = override
 	}
 	return max(limit, 0) / peers
 }
@@ -107,10 +111,12 @@ func (l *local) share(id string, limit int) int {
 // admit makes a lease without the store, or returns nil.
 func (l *local) admit(ctx context.Context, r *store.Request) *Lease {
 	s := l.sem
-	if old := s.gate.backlog.take(r.ID, r.Weight, s.now()); old != nil {
-		lease := &Lease{sem: s, id: old.id, slotID: old.slotID, weight: old.weight, limit: old.limit, fence: old.fence, parent: ctx}
-		lease.trust.Store(old.trust.Load())
-		s.keep(lease, s.now())
+	now := s.now()
+	if old := s.gate.backlog.takeOver(r.ID, r.Weight, now); old != nil {
+		taken := store.Request{ID: old.id, SlotID: old.slotID, Weight: old.weight}
+		lease := s.newLease(ctx, &taken, byStore, store.Decision{Limit: old.limit, Fence: old.fence}, now)
+		lease.trust.Store(old.trust.Load()) // and no longer: the store counts from its renewal
+		s.keep(lease, now)
 		return lease
 	}
 	l.mu.Lock()
@@ -119,12 +125,12 @@ func (l *local) admit(ctx context.Context, r *store.Request) *Lease {
 		l.mu.Unlock()
 		return nil
 	}
-	l.add(r.ID, r.Weight)
+	l.count(r.ID, r.Weight)
 	l.mu.Unlock()
-	lease := &Lease{sem: s, id: r.ID, slotID: s.slotID(), weight: r.Weight, limit: r.Limit, parent: ctx}
-	lease.local.Store(true)
-	lease.trust.Store(int64(forever))
-	s.keep(lease, s.now())
+	// Under a slot id of its own: the store may still carry out the request.
+	own := store.Request{ID: r.ID, SlotID: s.slotID(), Weight: r.Weight}
+	lease := s.newLease(ctx, &own, byLocal, store.Decision{Limit: r.Limit}, now)
+	s.keep(lease, now)
 	return lease
 }
 
@@ -137,55 +143,55 @@ func (l *local) keep(lease *Lease) bool {
 	limit := l.sem.limits.remembered(lease.id, lease.limit) // nobody may wait for a LimitFunc here
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if lease.local.Load() {
+	if lease.basis.Load() == byLocal {
 		return true
 	}
 	if l.sem.gate.silence(lease.id) == 0 || l.held[lease.id]+lease.weight > l.share(lease.id, limit) {
 		return false
 	}
-	l.add(lease.id, lease.weight)
-	lease.local.Store(true)
-	lease.trust.Store(int64(forever))
+	l.count(lease.id, lease.weight)
+	lease.basis.Store(byLocal)
 	return true
 }
 
-func (l *local) add(id string, weight int) {
-	l.some.Add(1)
+// count has a lease that the store does not know of count. mu is held.
+func (l *local) count(id string, weight int) {
+	l.unregistered.Add(1)
 	l.held[id] += weight
 }
 
-// ended says that lease is over; registered, that the store knows it now.
-func (l *local) ended(lease *Lease) { l.registered(lease) }
-
-func (l *local) registered(lease *Lease) {
-	if !lease.local.Load() {
-		return
+// uncount is called when lease is over, or the store knows it again: it does not count
+// here any more. It reports whether it did.
+func (l *local) uncount(lease *Lease) bool {
+	if lease.basis.Load() != byLocal {
+		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !lease.local.Swap(false) {
-		return
+	if !lease.basis.CompareAndSwap(byLocal, byStore) {
+		return false
 	}
-	l.some.Add(-1)
+	l.unregistered.Add(-1)
 	if l.held[lease.id] -= lease.weight; l.held[lease.id] <= 0 {
 		delete(l.held, lease.id)
 	}
+	return true
 }
 
-// back registers, when a server answers again, what was admitted without it.
-func (l *local) back(server string) {
+// storeIsBack registers, when a server answers again, what was admitted without it.
+func (l *local) storeIsBack(server string) {
 	if !l.on {
 		return
 	}
-	if l.some.Load() > 0 {
+	if l.unregistered.Load() > 0 {
 		l.sem.renewer.register(server)
 	}
 	l.beat.Store(-int64(time.Hour)) // count the processes anew
 }
 
-// unreportedOutage is how long the server of id was away, if it was for so long that others may
-// have admitted too, and has not been told: it makes no grants then until they have had
-// the time to register.
+// unreportedOutage is how long the server of id was away, if it was for so long that
+// others may have admitted too, and has not been told: it makes no grants then until
+// they have had the time to register.
 func (l *local) unreportedOutage(id string) time.Duration {
 	if !l.on {
 		return 0
@@ -193,9 +199,9 @@ func (l *local) unreportedOutage(id string) time.Duration {
 	return l.sem.gate.outage(id)
 }
 
-// told says that the server of id has heard of the outage.
-func (l *local) told(id string, outage time.Duration) {
+// reported says that the server of id has heard of the outage.
+func (l *local) reported(id string, outage time.Duration) {
 	if outage > 0 {
-		l.sem.gate.tell(id)
+		l.sem.gate.reported(id)
 	}
 }

@@ -1,8 +1,12 @@
 package gotsem
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync"
+
+	"github.com/ashfaqjani916/gotsem/store"
 )
 
 // Outage is what happens to requests while the store cannot be asked.
@@ -31,6 +35,52 @@ func (o Outage) String() string {
 		return "closed"
 	}
 	return fmt.Sprintf("Outage(%d)", int(o))
+}
+
+// turnedAway counts a call that gets nothing, and returns err.
+func (s *Semaphore) turnedAway(err error) error {
+	if errors.Is(err, ErrUnavailable) {
+		s.stats.unavailable.Add(1)
+	}
+	return err
+}
+
+// failsOpen reports whether Outage Open admits a call that the store did not answer. A
+// ctx that is over is no outage, and an id without a limit is open to nobody.
+func (s *Semaphore) failsOpen(ctx context.Context, r *store.Request, err error) bool {
+	if s.opt.Outage != Open || r.Limit <= 0 || !errors.Is(err, ErrUnavailable) || over(ctx) != nil {
+		return false
+	}
+	s.stats.failedOpen.Add(1)
+	return true
+}
+
+// policy is what the outage policy makes of err, why the store did not answer: a lease,
+// or err.
+func (s *Semaphore) policy(ctx context.Context, r *store.Request, err error) (*Lease, error) {
+	if s.failsOpen(ctx, r, err) {
+		return s.openLease(ctx, r), nil
+	}
+	if s.opt.Outage == Local && errors.Is(err, ErrUnavailable) && over(ctx) == nil {
+		if lease := s.local.admit(ctx, r); lease != nil {
+			s.stats.local.Add(1)
+			return lease, nil
+		}
+	}
+	return nil, err
+}
+
+// failedOpenID is the slot id of what was admitted without the store. It is not one that
+// slotIDs makes, and releasing it does nothing.
+const failedOpenID = "gotsem-failed-open"
+
+// openLease is what Outage Open admits with.
+func (s *Semaphore) openLease(ctx context.Context, r *store.Request) *Lease {
+	open := store.Request{ID: r.ID, SlotID: failedOpenID, Weight: r.Weight}
+	l := s.newLease(ctx, &open, byOpen, store.Decision{}, s.now())
+	s.stats.held.Add(1)
+	s.opens.add(l)
+	return l
 }
 
 // openLeases are the leases that Outage Open admitted: nobody renews them, and Close ends

@@ -293,7 +293,7 @@ func TestOutageOpen(t *testing.T) {
 		var ls []*Lease
 		for range 20 {
 			l := mustTry(t, s, "id")
-			if !l.FailedOpen() || l.Fence() != 0 || !l.Expires().IsZero() || l.SlotID() != sentinel {
+			if !l.FailedOpen() || l.Fence() != 0 || !l.Expires().IsZero() || l.SlotID() != failedOpenID {
 				t.Fatalf("%+v", l)
 			}
 			ls = append(ls, l)
@@ -319,7 +319,7 @@ func TestOutageOpen(t *testing.T) {
 			mustRelease(t, l)
 			mustRelease(t, l)
 		}
-		s.Release(ctx, "id", sentinel)
+		s.Release(ctx, "id", failedOpenID)
 		if st := s.Stats(); st.FailedOpen != 23 || st.Held != 2 {
 			t.Errorf("%+v", st)
 		}

@@ -178,7 +178,7 @@ func redisHangs(t *testing.T, srv *redistest.Server, rdb redis.UniversalClient, 
 	if took := time.Since(began); took > budget+slack {
 		t.Errorf("Release of a lease took %v", took)
 	}
-	sem.Release(ctx, "hang", r.SlotID) // the sentinel: a no-op
+	sem.Release(ctx, "hang", r.SlotID) // the failedOpenID: a no-op
 
 	mend()
 	began = time.Now()

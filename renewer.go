@@ -13,17 +13,39 @@ import (
 const (
 	renewerLists = 16 // so that leases that come and go do not meet in one lock
 	renewBatch   = 256
-	maxInFlight  = 4 // batches under way, for each server of the store
+	maxInFlight  = 4 // batches, for each server of the store
+	maxRenewals  = 2 // renewals of one lease in flight: one, and one more if it is not answered
 
-	// provisionalAfter is when a lease that is believed by word of its grant is renewed: what is
-	// released sooner need not be. Those due within provisionalTogether share a call.
+	// provisionalAfter is when a provisional lease is renewed: what is released sooner
+	// need not be. Those due within provisionalTogether share a call.
 	provisionalAfter    = 20 * time.Millisecond
 	provisionalTogether = 10 * time.Millisecond
 )
 
+// renewal is how the renewal of a lease stands: idle (no flights), in flight, or in
+// flight and then to be released, since the lease is over: what is under way could
+// put back what was released before it.
+type renewal struct {
+	flights     uint8         // sent and not answered
+	answered    chan struct{} // closed when none is in flight any more; nil: idle
+	thenRelease bool
+	good        time.Duration // when the latest that was answered well was sent
+}
+
 // renewer renews the leases of a semaphore: each at about TTL/3 after its last
 // renewal, all that are due together in batches. One goroutine looks after all
 // of them, and lives while there are some.
+//
+// What may happen to a lease that is due, in this order:
+//
+//   - Its time is over: it is lost, or Outage Local keeps it.
+//   - It is not yet its turn (notBefore): a renewal failed a moment ago, one is in
+//     flight and may still be answered, or it is provisional and may be released
+//     before it need be renewed.
+//   - Outage Local vouches for it, and the store is known to be away: nothing is sent.
+//   - It is renewed. One that is not answered is sent once more, halfway to the end of
+//     the trust: on a machine that is busy an answer may lie unread for long, and a
+//     second connection may be read sooner.
 type renewer struct {
 	sem   *Semaphore
 	every time.Duration // between two renewals of one lease
@@ -31,30 +53,22 @@ type renewer struct {
 
 	lists [renewerLists]leaseList
 
-	mu     sync.Mutex
-	flying map[string]int // batches under way, by server: one that hangs holds up only its own
-	none   chan struct{}  // closed when there are none; nil: nobody waits for that
+	mu       sync.Mutex
+	inFlight map[string]int // batches, by server: one that hangs holds up only its own
+	none     chan struct{}  // closed when there are none; nil: nobody waits for that
 
 	running atomic.Bool
 	closed  atomic.Bool
-	pending atomic.Int64  // leases that are over, and wait for a renewal before they are given back
+	pending atomic.Int64  // leases that are over, and are released when their renewal is answered
 	wakes   atomic.Int64  // when its goroutine looks again by itself
 	nudge   chan struct{} // something is due earlier than it was
-}
-
-// leaseList is a list of leases, sorted by when they are due. The interval is the
-// same for all, so that a new one belongs near the end.
-type leaseList struct {
-	mu          sync.Mutex
-	first, last *Lease
-	_           [40]byte
 }
 
 func (k *renewer) init(s *Semaphore) {
 	k.sem = s
 	k.every = s.opt.TTL / 3
 	k.tick = max(s.opt.TTL/64, time.Millisecond)
-	k.flying = make(map[string]int)
+	k.inFlight = make(map[string]int)
 	k.nudge = make(chan struct{}, 1)
 }
 
@@ -64,20 +78,20 @@ func (k *renewer) listOf(slotID string) *leaseList {
 	return &k.lists[slotID[len(slotID)-1]%renewerLists]
 }
 
+// jittered is an interval between renewals, shorter by up to a tenth: what was taken
+// together does not stay together in all processes.
+func (k *renewer) jittered() time.Duration { return k.every - rand.N(k.every/10+1) }
+
 // add has l renewed from now on. It returns false if the renewer was closed.
 func (k *renewer) add(l *Lease, now time.Duration) bool {
 	// Counted from the asking, which the trust tells: a lease that was taken over in an
-	// outage is older than it is ours. With up to a tenth of jitter, so that what was
-	// taken together does not stay together in all processes.
+	// outage is older than it is ours.
 	asked := time.Duration(l.trust.Load()) - (k.sem.opt.TTL - margin(k.sem.opt.TTL))
-	if l.local.Load() {
-		asked = now
-	}
-	due := asked + k.every - rand.N(k.every/10+1)
-	soon := l.brief // it is the renewer's from here on
+	due, soon := asked+k.jittered(), false
 	switch {
-	case soon:
-		due = (now + provisionalAfter + provisionalTogether).Truncate(provisionalTogether)
+	case l.basis.Load() == provisional:
+		due, soon = (now + provisionalAfter + provisionalTogether).Truncate(provisionalTogether), true
+		l.notBefore = due // a tick is too long for it
 	case now-asked > k.every/4: // long on its way, and so may its renewal be
 		due, soon = now, true
 	}
@@ -97,34 +111,33 @@ func (k *renewer) add(l *Lease, now time.Duration) bool {
 
 func (k *renewer) start() {
 	if !k.running.Load() && k.running.CompareAndSwap(false, true) {
-		go k.run()
+		go k.loop(0, k.sem.closing)
 	}
 }
 
-// remove has l renewed no more. If a renewal of it is under way, it returns a
-// channel that is closed when that is answered.
+// remove has l renewed no more. If a renewal of it is in flight, it returns a channel
+// that is closed when that is answered.
 func (k *renewer) remove(l *Lease) chan struct{} {
 	list := k.list(l)
 	list.mu.Lock()
 	defer list.mu.Unlock()
 	list.unlink(l)
-	return l.renewing
+	return l.renewal.answered
 }
 
-// giveBack has the slots of l, which is over, given back in the background, and l
-// renewed no more. A renewal that is under way may put it back, so that one is answered
-// first.
+// giveBack has the slots of l, which is over, released in the background, and l renewed
+// no more. A renewal in flight may put it back, so that one is answered first.
 func (k *renewer) giveBack(l *Lease) {
 	list := k.list(l)
 	list.mu.Lock()
 	list.unlink(l)
-	l.pending = l.renewing != nil
-	owed := l.pending
-	if owed {
+	waits := l.renewal.flights > 0
+	if waits && !l.renewal.thenRelease {
+		l.renewal.thenRelease = true
 		k.pending.Add(1)
 	}
 	list.mu.Unlock()
-	if !owed {
+	if !waits {
 		k.sem.gate.backlog.add(l.id, l.slotID, l.inDoubt.Load())
 	}
 }
@@ -137,12 +150,21 @@ func (k *renewer) suspect(slotID string) {
 	defer list.mu.Unlock()
 	for l := list.first; l != nil; l = l.next {
 		if l.slotID == slotID {
-			list.unlink(l)
-			list.insert(l, 0)
+			k.hasten(list, l)
 			k.wake()
 			return
 		}
 	}
+}
+
+// hasten has l renewed at once, or when what is in flight is answered. Its list is
+// locked.
+func (k *renewer) hasten(list *leaseList, l *Lease) {
+	if l.renewal.flights == 0 {
+		l.notBefore = 0
+	}
+	list.unlink(l)
+	list.insert(l, 0)
 }
 
 // register has the leases that server does not know of, and those whose renewal failed
@@ -153,10 +175,8 @@ func (k *renewer) register(server string) {
 		list.mu.Lock()
 		for l := list.first; l != nil; {
 			after := l.next
-			if (l.local.Load() || l.again > 0) && k.sem.gate.server(l.id) == server {
-				l.again = 0
-				list.unlink(l)
-				list.insert(l, 0)
+			if (l.basis.Load() == byLocal || l.notBefore > 0) && k.sem.gate.server(l.id) == server {
+				k.hasten(list, l)
 			}
 			l = after
 		}
@@ -171,8 +191,6 @@ func (k *renewer) wake() {
 	default:
 	}
 }
-
-func (k *renewer) run() { k.loop(0, k.sem.closing) }
 
 // loop looks after the leases, at first after sleep. What is due then it sends itself,
 // and leaves the loop to a goroutine that it starts: between the timer and the sending
@@ -231,67 +249,74 @@ func (k *renewer) empty() bool {
 func (k *renewer) round() (next time.Duration, some bool, send func()) {
 	now := k.sem.now()
 	next = k.every
-	var due, brief []*Lease // what is brief goes first: it has the least time
-	var over []*Lease
+	var urgent, due, over []*Lease // provisional ones have the least time, and go first
 	for i := range k.lists {
 		list := &k.lists[i]
 		list.mu.Lock()
+		some = some || list.first != nil
 		for l := list.first; l != nil; {
-			some = true
 			after := l.next
 			if l.due > now+k.tick {
 				next = min(next, l.due-now)
 				break
 			}
-			switch trust := time.Duration(l.trust.Load()); {
-			case trust <= now:
+			switch until := l.until(); {
+			case until <= now:
 				over = append(over, l)
-			case l.brief && l.due > now: // the tick is too long for it
-				next = min(next, l.due-now)
-			case l.renewing != nil:
-				next = min(next, trust-now) // unanswered: be there when its time is over
-			case l.again > now: // failed a moment ago: no spin while its time runs out
-				next = min(next, l.again-now, trust-now)
-			case l.local.Load() && k.sem.gate.away(l.id): // nobody to renew it with
+			case l.notBefore > now:
+				next = min(next, l.notBefore-now, until-now)
+			case l.basis.Load() == byLocal && k.sem.gate.away(l.id):
 				list.unlink(l)
 				list.insert(l, now+k.every)
 			default:
-				l.renewing = make(chan struct{})
-				if l.brief {
-					brief = append(brief, l)
+				l.depart(now, until)
+				if l.basis.Load() == provisional {
+					urgent = append(urgent, l)
 				} else {
 					due = append(due, l)
 				}
-				next = min(next, trust-now)
+				next = min(next, l.notBefore-now, until-now)
 			}
 			l = after
 		}
 		list.mu.Unlock()
 	}
 	for _, l := range over {
-		l.over()
+		l.expire()
 	}
-	for server, due := range k.byServer(append(brief, due...)) {
-		for len(due) > 0 && k.takeOff(server, due[0].id) {
+	for server, due := range k.byServer(append(urgent, due...)) {
+		for len(due) > 0 && k.begin(server, due[0].id) {
 			n := min(len(due), renewBatch)
 			batch := due[:n:n]
 			due = due[n:]
-			fly := func() {
-				defer k.land(server)
+			sendBatch := func() {
+				defer k.end(server)
 				k.renew(batch)
 			}
 			if send == nil {
-				send = fly
+				send = sendBatch
 			} else {
-				go fly()
+				go sendBatch()
 			}
 		}
-		for _, l := range due { // as many as may be are under way; they are still due when one ends
+		for _, l := range due { // enough are in flight; they are still due when one is answered
 			k.settle(l, now, nil)
 			next = k.tick
 		}
 	}
 	return next, some, send
+}
+
+// depart notes that a renewal of l is about to be sent, and says when another may be: a
+// second one halfway to the end of the trust, a third one never. Its list is locked.
+func (l *Lease) depart(now, until time.Duration) {
+	if l.renewal.flights++; l.renewal.flights == 1 {
+		l.renewal.answered = make(chan struct{})
+	}
+	l.notBefore = until
+	if l.renewal.flights < maxRenewals && until != forever {
+		l.notBefore = now + (until-now)/2
+	}
 }
 
 // byServer parts leases by who keeps them, in their order.
@@ -310,42 +335,44 @@ func (k *renewer) byServer(due []*Lease) map[string][]*Lease {
 	return parts
 }
 
-// takeOff reports whether one more batch may be sent to the server that keeps id. One at a
+// begin reports whether one more batch may be sent to the server that keeps id. One at a
 // time is enough for one that does not answer.
-func (k *renewer) takeOff(server, id string) bool {
+func (k *renewer) begin(server, id string) bool {
 	most := maxInFlight
 	if k.sem.gate.silence(id) > 0 {
 		most = 1
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.flying[server] >= most {
+	if k.inFlight[server] >= most {
 		return false
 	}
-	k.flying[server]++
+	k.inFlight[server]++
 	return true
 }
 
-func (k *renewer) land(server string) {
+func (k *renewer) end(server string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.flying[server]--; k.flying[server] == 0 {
-		delete(k.flying, server)
+	if k.inFlight[server]--; k.inFlight[server] == 0 {
+		delete(k.inFlight, server)
 	}
-	if len(k.flying) == 0 && k.none != nil {
+	if len(k.inFlight) == 0 && k.none != nil {
 		close(k.none)
 		k.none = nil
 	}
 }
 
-// settle ends a renewal: l is due again at due, unless it was removed meanwhile. What
-// waited for that to be given back is.
+// settle ends a renewal of l, which is due again at due, unless it was removed meanwhile
+// or has the other renewal to wait for. do is called before that, with the list locked.
+// A release that waited for the renewal is sent.
 func (k *renewer) settle(l *Lease, due time.Duration, do func()) {
 	list := k.list(l)
 	list.mu.Lock()
-	if l.renewing != nil {
-		close(l.renewing)
-		l.renewing = nil
+	l.notBefore = 0
+	if l.renewal.flights--; l.renewal.flights == 0 {
+		close(l.renewal.answered)
+		l.renewal.answered = nil
 	}
 	if l.kept {
 		list.unlink(l)
@@ -354,10 +381,12 @@ func (k *renewer) settle(l *Lease, due time.Duration, do func()) {
 			do()
 		}
 	}
-	owed := l.pending
-	l.pending = false
+	release := l.renewal.thenRelease && l.renewal.flights == 0
+	if release {
+		l.renewal.thenRelease = false
+	}
 	list.mu.Unlock()
-	if owed {
+	if release {
 		k.sem.gate.backlog.add(l.id, l.slotID, l.inDoubt.Load())
 		k.pending.Add(-1)
 	}
@@ -369,63 +398,90 @@ func (k *renewer) renew(batch []*Lease) {
 	sent := s.now()
 	rs := make([]store.Renewal, len(batch))
 	for i, l := range batch {
-		rs[i] = s.renewal(l, sent)
+		rs[i] = s.renewalOf(l, sent)
 	}
 	answers := s.gate.renew(context.Background(), rs)
 	now := s.now()
 	s.stats.renewals.Add(uint64(len(batch)))
-	soon := now + max(k.every/10, k.tick)
 	for i, l := range batch {
-		if err := answers[i].Err; err == nil {
-			l.inDoubt.Store(false)
-		} else if asked(err) {
-			l.inDoubt.Store(true)
-		}
-		switch a := answers[i]; {
-		case a.Err != nil: // broken: tried again while there is trust
-			trust, soon := time.Duration(l.trust.Load()), soon
-			if l.brief {
-				soon = min(soon, now+max((trust-now)/4, time.Millisecond))
-			}
-			k.settle(l, min(soon, trust), func() { l.again = soon })
-		case a.Outcome == store.Restored && now >= time.Duration(l.trust.Load()):
-			// Too late: somebody may have had its place in between.
-			k.settle(l, soon, nil)
-			l.lose(restoredLate)
-		case a.Outcome == store.Lost:
-			k.settle(l, soon, nil)
-			l.lose(forgotten)
-		case a.Outcome == store.Revoked:
-			k.settle(l, soon, nil)
-			l.lose(revoked)
-		default:
-			s.local.told(rs[i].ID, rs[i].OutageFor)
-			if a.Outcome == store.Restored {
-				s.stats.restored.Add(1)
-			}
-			s.local.lives(s.now())
-			trust := sent + s.opt.TTL - margin(s.opt.TTL)
-			k.settle(l, now+k.every-rand.N(k.every/10+1), func() {
-				s.local.registered(l)
-				l.trust.Store(int64(trust))
-				l.brief = false
-			})
-		}
+		k.answered(l, &rs[i], answers[i], sent, now)
 	}
 	k.wake()
 }
 
-// renewal asks for more time for l.
-func (s *Semaphore) renewal(l *Lease, now time.Duration) store.Renewal {
+// answered is what becomes of l when the renewal r of it, sent then, is answered.
+func (k *renewer) answered(l *Lease, r *store.Renewal, a store.RenewResult, sent, now time.Duration) {
+	s := k.sem
+	again := now + max(k.every/10, k.tick)
+	switch {
+	case a.Err != nil: // broken: tried again while there is trust
+		if mayHaveArrived(a.Err) {
+			l.inDoubt.Store(true)
+		}
+		until := l.until()
+		if l.basis.Load() == provisional {
+			again = min(again, now+max((until-now)/4, time.Millisecond))
+		}
+		k.settle(l, min(again, until), func() {
+			if l.renewal.good < sent { // else the other one has gone well since
+				l.notBefore = again
+			} else {
+				k.reinsert(l, now+k.jittered())
+			}
+		})
+		return
+	case a.Outcome == store.Restored && now >= l.until():
+		// Too late: somebody may have had its place in between.
+		k.settle(l, again, nil)
+		l.lose(restoredLate)
+		return
+	case a.Outcome == store.Lost:
+		k.settle(l, again, nil)
+		l.lose(forgotten)
+		return
+	case a.Outcome == store.Revoked:
+		k.settle(l, again, nil)
+		l.lose(revoked)
+		return
+	}
+	s.local.reported(r.ID, r.OutageFor)
+	if a.Outcome == store.Restored {
+		s.stats.restored.Add(1)
+	}
+	s.local.heartbeat()
+	// The store's count began no earlier than the sending.
+	trust := sent + a.Waited + s.opt.TTL - margin(s.opt.TTL)
+	k.settle(l, now+k.jittered(), func() {
+		if l.renewal.flights == 0 {
+			l.inDoubt.Store(false)
+		}
+		l.renewal.good = max(l.renewal.good, sent)
+		l.trust.Store(max(l.trust.Load(), int64(trust)))
+		if !s.local.uncount(l) {
+			l.basis.CompareAndSwap(provisional, byStore)
+		}
+	})
+}
+
+// reinsert moves l in its list, which is locked.
+func (k *renewer) reinsert(l *Lease, due time.Duration) {
+	list := k.list(l)
+	list.unlink(l)
+	list.insert(l, due)
+}
+
+// renewalOf asks for more time for l.
+func (s *Semaphore) renewalOf(l *Lease, now time.Duration) store.Renewal {
 	return store.Renewal{
 		ID: l.id, SlotID: l.slotID, TTL: s.opt.TTL, Weight: l.weight, Limit: l.limit, Fence: l.fence, Owner: s.owner,
-		Trust: max(0, time.Duration(l.trust.Load())-now), Grace: s.opt.Grace, OutageFor: s.local.unreportedOutage(l.id), Register: l.local.Load(),
+		Trust: max(0, l.until()-now), Grace: s.opt.Grace,
+		OutageFor: s.local.unreportedOutage(l.id), Register: l.basis.Load() == byLocal,
 	}
 }
 
-// end ends every lease. Its slots are given back in the background, which Close waits
+// close ends every lease. Its slots are released in the background, which Close waits
 // for.
-func (k *renewer) end() {
+func (k *renewer) close() {
 	k.closed.Store(true)
 	k.wake()
 	var all []*Lease
@@ -440,17 +496,17 @@ func (k *renewer) end() {
 	}
 	for _, l := range all {
 		if l.end(ended) {
-			k.sem.local.ended(l)
+			k.sem.local.uncount(l)
 			k.giveBack(l)
 		}
 	}
 }
 
-// wait waits, for as long as ctx allows, until the renewals under way are answered: what
-// they renew is given back only then. No other begins after end.
+// wait waits, for as long as ctx allows, until the renewals in flight are answered: what
+// they renew is released only then. No other begins after close.
 func (k *renewer) wait(ctx context.Context) {
 	k.mu.Lock()
-	if len(k.flying) == 0 {
+	if len(k.inFlight) == 0 {
 		k.mu.Unlock()
 		return
 	}
@@ -461,51 +517,4 @@ func (k *renewer) wait(ctx context.Context) {
 	case <-none:
 	case <-ctx.Done():
 	}
-}
-
-// insert puts l where it belongs by due.
-func (t *leaseList) insert(l *Lease, due time.Duration) {
-	l.due, l.kept = due, true
-	before := t.last
-	switch {
-	case t.first != nil && due <= t.first.due: // retries and suspects: no walk over all the others
-		before = nil
-	case l.brief: // it belongs near the front
-		before = t.first
-		for before != nil && before.next != nil && before.next.due <= due {
-			before = before.next
-		}
-	default:
-		for before != nil && before.due > due {
-			before = before.prev
-		}
-	}
-	l.prev = before
-	if before != nil {
-		l.next, before.next = before.next, l
-	} else {
-		l.next, t.first = t.first, l
-	}
-	if l.next != nil {
-		l.next.prev = l
-	} else {
-		t.last = l
-	}
-}
-
-func (t *leaseList) unlink(l *Lease) {
-	if !l.kept {
-		return
-	}
-	if l.prev != nil {
-		l.prev.next = l.next
-	} else {
-		t.first = l.next
-	}
-	if l.next != nil {
-		l.next.prev = l.prev
-	} else {
-		t.last = l.prev
-	}
-	l.prev, l.next, l.kept = nil, nil, false
 }

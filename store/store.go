@@ -279,6 +279,11 @@ const (
 type RenewResult struct {
 	Outcome RenewOutcome
 	Err     error
+
+	// Waited is how long the renewal waited within the store before it was sent, so
+	// that its holder can count the time it has from the sending. Zero: it did not, or
+	// that is not known.
+	Waited time.Duration
 }
 
 // Release gives back a slot, or a place in line.
