@@ -58,11 +58,9 @@ type Lease struct {
 	prev, next *Lease
 	due        time.Duration // its place in the list: when to look after it
 	notBefore  time.Duration // no renewal is sent before, though due may be near
-	kept       bool          // in a list
 	renewal    renewal
-
-	// inDoubt: a renewal was not answered, and may reach the store yet.
-	inDoubt atomic.Bool
+	kept       bool        // in a list
+	inDoubt    atomic.Bool // a renewal was not answered, and may reach the store yet
 }
 
 // The states of a lease.

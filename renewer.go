@@ -26,10 +26,10 @@ const (
 // flight and then to be released, since the lease is over: what is under way could
 // put back what was released before it.
 type renewal struct {
-	flights     uint8         // sent and not answered
 	answered    chan struct{} // closed when none is in flight any more; nil: idle
-	thenRelease bool
 	good        time.Duration // when the latest that was answered well was sent
+	flights     uint8         // sent and not answered
+	thenRelease bool
 }
 
 // renewer renews the leases of a semaphore: each at about TTL/3 after its last
