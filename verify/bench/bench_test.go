@@ -69,27 +69,6 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-func TestSimulationKeepsItsLaws(t *testing.T) {
-	call, op := fit([]point{{0.1, 5}, {1, 23}, {2, 43}}) // 20 µs a call, 1.5 an operation
-	if call < 19.9 || call > 20.1 || op < 1.4 || op > 1.6 {
-		t.Fatalf("fitted %v and %v", call, op)
-	}
-	light := simulate(1, 1000, call, op, time.Millisecond, 5_000)
-	if light.overloaded || light.p50 < 2000 || light.p50 > 2500 || light.busy < 0.03 || light.busy > 0.06 {
-		t.Errorf("a lone process: %+v; two round trips of 1 ms and two calls of 21.5 µs were due", light)
-	}
-	one, many := simulate(1, 50_000, call, op, time.Millisecond, 20_000), simulate(10_000, 20_000, call, op, time.Millisecond, 20_000)
-	if one.perCall < 10 || one.overloaded {
-		t.Errorf("one process shares its calls: %+v", one)
-	}
-	if many.perCall > 1.1 {
-		t.Errorf("ten thousand have nothing to share: %+v", many)
-	}
-	if s := simulate(10, 2_000_000, call, op, time.Millisecond, 20_000); !s.overloaded {
-		t.Errorf("six times what a core can do in full batches is not called too much: %+v", s)
-	}
-}
-
 // A rival that does not keep its limit, or refuses what it has room for, would be no
 // rival.
 func TestTheBaselineKeepsItsLimit(t *testing.T) {

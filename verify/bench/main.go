@@ -54,7 +54,6 @@ var tables = []table{
 	{name: "scale-holders", doc: scaling, run: scaleHoldersTable},
 	{name: "scale-waiters", doc: scaling, run: scaleWaitersTable},
 	{name: "scale-processes", doc: scaling, run: scaleProcessesTable},
-	{name: "scale-simulated", doc: scaling, run: scaleSimulatedTable},
 	{name: "scale-cluster", doc: scaling, run: scaleClusterTable},
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"container/heap"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -16,8 +15,7 @@ import (
 	"github.com/ashfaqjani916/gotsem/store/redisstore"
 )
 
-// What an acquire costs as things grow: measured where it can be, simulated from the
-// measured costs where it cannot.
+// What an acquire costs as things grow, as far as it can be run on one machine.
 
 var costHead = []string{"server CPU, µs a pair", "script calls a pair", "commands a pair", "bytes in + out a pair", "pairs/s here", "pairs/s that a whole core carries"}
 
@@ -182,172 +180,18 @@ func shared(processes int) contender {
 	}}
 }
 
-// point is what was measured with a number of processes.
-type point struct{ calls, cpu float64 }
-
-func (l *lab) byProcesses(nIDs int) (rows map[int]*contest, order []int, err error) {
-	rows = make(map[int]*contest)
-	for _, p := range []int{1, 4, 16, 64} {
-		c, err := l.contest(workload{name: fmt.Sprintf("scale-processes%d/%d", p, nIDs), workers: 256, ids: nIDs, limit: never, rounds: min(l.rounds, 3)}, shared(p))
-		if err != nil {
-			return nil, nil, err
-		}
-		rows[p], order = c, append(order, p)
-	}
-	return rows, order, nil
-}
-
 func scaleProcessesTable(l *lab) (*report, error) {
 	r := &report{head: append([]string{"processes", "ids"}, costHead...), bound: "256 goroutines, spread over so many semaphores with clients of their own in one process. The more processes share the same work, the fewer operations share a call, up to one call an operation."}
 	for _, n := range []int{1, 10_000} {
-		rows, order, err := l.byProcesses(n)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range order {
-			r.add(append([]string{strconv.Itoa(p), number(float64(n))}, rows[p].costs(nameOurs)...)...)
+		for _, p := range []int{1, 4, 16, 64} {
+			c, err := l.contest(workload{name: fmt.Sprintf("scale-processes%d/%d", p, n), workers: 256, ids: n, limit: never, rounds: min(l.rounds, 3)}, shared(p))
+			if err != nil {
+				return nil, err
+			}
+			r.add(append([]string{strconv.Itoa(p), number(float64(n))}, c.costs(nameOurs)...)...)
 		}
 	}
 	return r, nil
-}
-
-// fit finds what a call costs, and what an operation in it, by least squares over
-// cpu = calls × call + 2 × op.
-func fit(points []point) (call, op float64) {
-	var n, sx, sy, sxx, sxy float64
-	for _, p := range points {
-		n++
-		sx += p.calls
-		sy += p.cpu
-		sxx += p.calls * p.calls
-		sxy += p.calls * p.cpu
-	}
-	if d := n*sxx - sx*sx; d != 0 {
-		call = (n*sxy - sx*sy) / d
-	}
-	return max(call, 0), max((sy-call*sx)/n/2, 0)
-}
-
-// scaleSimulatedTable lets processes that cannot be run here share one Redis, in
-// simulated time, with the costs that were measured.
-func scaleSimulatedTable(l *lab) (*report, error) {
-	r := &report{head: []string{"processes", "ids", "pairs/s offered", "operations a call", "Redis busy", "a pair, median ms", "the slowest hundredth, ms"}}
-	for _, n := range []int{1, 10_000} {
-		rows, order, err := l.byProcesses(n)
-		if err != nil {
-			return nil, err
-		}
-		var points []point
-		for _, p := range order {
-			points = append(points, point{rows[p].of(nameOurs, calls).med, rows[p].of(nameOurs, cpu).med})
-		}
-		call, op := fit(points)
-		r.add(fmt.Sprintf("*fitted: %s µs a call, %s µs an operation*", number(call), number(op)), number(float64(n)), "", "", "", "", "")
-		for _, processes := range l.decades(100_000) {
-			for _, offered := range []float64{10_000, 20_000, 50_000, 100_000} {
-				s := simulate(processes, offered, call, op, 500*time.Microsecond, pick(l.quick, 20_000, 200_000))
-				if s.overloaded {
-					r.add(number(float64(processes)), number(float64(n)), number(offered), number(s.perCall), "more than it can", "grows", "grows")
-					continue
-				}
-				r.add(number(float64(processes)), number(float64(n)), number(offered), number(s.perCall), fmt.Sprintf("%.0f %%", 100*s.busy), number(s.p50/1e3), number(s.p99/1e3))
-			}
-		}
-	}
-	r.bound = "**simulated**: Redis is one server that takes calls in order, each for its cost per call and per operation as fitted from the measured table above; the network adds 0.5 ms a round trip; each process has three calls under way and gathers meanwhile, as the pump does; pairs arrive at random. No more than that is simulated."
-	return r, nil
-}
-
-// simulated is how a simulation went. Times are in µs.
-type simulated struct {
-	perCall, busy, p50, p99 float64
-	overloaded              bool
-}
-
-// event is something that happens at a time.
-type event struct {
-	at      float64
-	process int
-	batch   []simOp // nil: a pair arrives
-}
-
-// simOp is an operation of a pair, which began then.
-type simOp struct {
-	began   float64
-	release bool
-}
-
-type events []event
-
-func (e events) Len() int           { return len(e) }
-func (e events) Less(i, j int) bool { return e[i].at < e[j].at }
-func (e events) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(x any)        { *e = append(*e, x.(event)) }
-func (e *events) Pop() any {
-	old := *e
-	last := old[len(old)-1]
-	*e = old[:len(old)-1]
-	return last
-}
-
-// simulate has so many pairs arrive at so many processes, at random, and carries
-// their operations to one Redis.
-func simulate(processes int, offered, call, op float64, roundTrip time.Duration, pairs int) simulated {
-	const inFlight, batchMax = 3, 256
-	random := rand.New(rand.NewPCG(uint64(processes), uint64(offered)))
-	rtt := float64(roundTrip.Microseconds())
-	queues := make([][]simOp, processes)
-	flying := make([]int, processes)
-	var todo events
-	var free, busy, now float64 // when Redis is free, how long it worked
-	var nCalls, nOps, done int
-	var times histogram
-	var backlog [2]int // pairs begun and not done: when half have arrived, and when all have
-	send := func(p int) {
-		for flying[p] < inFlight && len(queues[p]) > 0 {
-			n := min(len(queues[p]), batchMax)
-			batch := append([]simOp(nil), queues[p][:n]...)
-			queues[p] = queues[p][n:]
-			flying[p]++
-			cost := call + op*float64(n)
-			free = max(free, now+rtt/2) + cost
-			busy += cost
-			nCalls++
-			nOps += n
-			heap.Push(&todo, event{at: free + rtt/2, process: p, batch: batch})
-		}
-	}
-	arrived := 0
-	heap.Push(&todo, event{process: random.IntN(processes)})
-	for arrived < pairs {
-		e := heap.Pop(&todo).(event)
-		now = e.at
-		if e.batch == nil {
-			queues[e.process] = append(queues[e.process], simOp{began: now})
-			heap.Push(&todo, event{at: now + random.ExpFloat64()*1e6/offered, process: random.IntN(processes)})
-			if arrived++; arrived == pairs/2 {
-				backlog[0] = arrived - done
-			}
-			backlog[1] = arrived - done
-		} else {
-			flying[e.process]--
-			for _, o := range e.batch {
-				if !o.release {
-					o.release = true
-					queues[e.process] = append(queues[e.process], o)
-					continue
-				}
-				times.add(time.Duration((now - o.began) * 1e3))
-				done++
-			}
-		}
-		send(e.process)
-	}
-	return simulated{
-		perCall: float64(nOps) / float64(nCalls), p50: times.quantile(0.5) / 1e3, p99: times.quantile(0.99) / 1e3,
-		busy:       (busy - max(0, free-now)) / now,
-		overloaded: 2*backlog[1] > 3*backlog[0] && 50*backlog[1] > pairs, // it never catches up
-	}
 }
 
 func scaleClusterTable(l *lab) (*report, error) {
