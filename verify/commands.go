@@ -10,59 +10,9 @@ import (
 
 	"github.com/ashfaqjani916/gotsem/internal/redistest"
 	"github.com/ashfaqjani916/gotsem/verify/faults"
-	"github.com/ashfaqjani916/gotsem/verify/sim"
 	"github.com/ashfaqjani916/gotsem/verify/skew"
 	"github.com/ashfaqjani916/gotsem/verify/xsync"
 )
-
-func runSim(args []string) error {
-	f := flag.NewFlagSet("sim", flag.ExitOnError)
-	seed := f.Uint64("seed", 0, "the seed to tell; 0: search")
-	n := f.Int("n", 2000, "how many seeds to search, of each fault")
-	fault := f.String("fault", "", "only this fault")
-	s := f.Duration("s", 0, "for how long a deposed primary takes writes")
-	grace := f.Duration("grace", 0, "the grace; 0: TTL + S")
-	mutation := f.String("mutation", "", "leave out a rule")
-	calm := f.Bool("calm", false, "no cut-off, killed or halted clients, and no late messages")
-	_ = f.Parse(args)
-	p := sim.Params{S: *s, Grace: *grace, Calm: *calm}
-	if *mutation != "" {
-		m, ok := sim.Mutations()[*mutation]
-		if !ok {
-			return fmt.Errorf("no rule is called %q", *mutation)
-		}
-		p.Mutation = m
-	}
-	began, played, worst := time.Now(), 0, 0
-	for _, p.Fault = range sim.Faults() {
-		if *fault != "" && p.Fault.String() != *fault {
-			continue
-		}
-		if *seed != 0 {
-			r := sim.Run(*seed, p, true)
-			for _, line := range r.Story {
-				fmt.Println(line)
-			}
-			fmt.Println(r)
-			continue
-		}
-		bad, first := sim.Search(1, *n, p)
-		played += *n
-		worst += bad
-		fmt.Printf("%-9v %d of %d seeds bad", p.Fault, bad, *n)
-		if bad > 0 {
-			fmt.Printf("; the first: %v", first)
-		}
-		fmt.Println()
-	}
-	if played > 0 {
-		fmt.Printf("%d seeds in %v, %.0f a minute\n", played, time.Since(began).Round(time.Millisecond), float64(played)/time.Since(began).Minutes())
-	}
-	if worst > 0 {
-		return fmt.Errorf("%d bad seeds", worst)
-	}
-	return nil
-}
 
 func runTable(args []string) error {
 	f := flag.NewFlagSet("table", flag.ExitOnError)
@@ -124,15 +74,6 @@ func runSoak(args []string) error {
 		return fmt.Errorf("%d of %d runs broke a promise; the same seed plays the same faults again", bad, len(all))
 	}
 	return nil
-}
-
-func runOutage(args []string) error {
-	f := flag.NewFlagSet("outage", flag.ExitOnError)
-	plain := f.Duration("plain", 2*time.Minute, "the most that a plain call is waited for")
-	_ = f.Parse(args)
-	rows, err := faults.Within("outage", func(tb redistest.TB) []faults.LatencyRow { return faults.Latency(tb, *plain) })
-	faults.WriteLatency(os.Stdout, rows)
-	return err
 }
 
 func runLocal(args []string) error {
@@ -223,18 +164,6 @@ func runPackets(args []string) error {
 	if len(got.Wrong) > 0 {
 		return errors.New(strings.Join(got.Wrong, "; "))
 	}
-	return nil
-}
-
-func runCost(args []string) error {
-	f := flag.NewFlagSet("cost", flag.ExitOnError)
-	rounds := f.Int("rounds", 25, "how often each is measured, in turn")
-	_ = f.Parse(args)
-	rows, err := faults.Within("cost", func(tb redistest.TB) []faults.CostRow { return faults.Cost(tb, *rounds+1) })
-	if err != nil {
-		return err
-	}
-	faults.WriteCost(os.Stdout, rows)
 	return nil
 }
 

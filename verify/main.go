@@ -2,9 +2,7 @@
 //
 //	go run . check                 a short run with fixed seeds; what make verify does
 //	go run . soak -seconds 600     random faults on a single server, Sentinel and Cluster
-//	go run . sim -seed 7           one seed of the simulator, told line by line
 //	go run . table -rounds 20      holders, with and without the grace, by fault
-//	go run . cost                  what the grace costs when nothing is wrong
 package main
 
 import (
@@ -28,13 +26,10 @@ var commands = map[string]struct {
 }{
 	"check":     {runCheck, "a short run with fixed seeds"},
 	"soak":      {runSoak, "random faults for a given time"},
-	"sim":       {runSim, "play seeds of the simulator"},
 	"table":     {runTable, "count holders in each fault, with the grace and without"},
 	"split":     {runSplit, "a split brain whose deposed primary goes on"},
 	"packets":   {runPackets, "packets that vanish between network namespaces"},
-	"cost":      {runCost, "what the protection costs the server when nothing is wrong"},
 	"away":      {runAway, "a server that is killed, and comes back empty"},
-	"outage":    {runOutage, "what a call costs in each kind of outage, beside a plain client"},
 	"local":     {runLocal, "an outage under the policy Local, from three processes"},
 	"impatient": {runImpatient, "patient callers beside ones that give up at once"},
 	"xsync":     {runXSync, "the tests of golang.org/x/sync/semaphore, on both stores"},
@@ -60,7 +55,7 @@ func main() {
 		}
 	}
 	fmt.Fprintln(os.Stderr, "usage: go run . COMMAND [flags]")
-	for _, name := range []string{"check", "soak", "sim", "table", "split", "packets", "cost", "outage", "away", "local", "impatient", "xsync", "mutants"} {
+	for _, name := range []string{"check", "soak", "table", "split", "packets", "away", "local", "impatient", "xsync", "mutants"} {
 		if c, ok := commands[name]; ok {
 			fmt.Fprintf(os.Stderr, "  %-9s %s\n", name, c.what)
 		}

@@ -37,6 +37,23 @@ func TestSpliceLeavesTheRest(t *testing.T) {
 	}
 }
 
+// Which tables have targets is known when they have run: a new one gets its place then.
+func TestRewriteMakesAPlaceForNewTargets(t *testing.T) {
+	path := filepath.Join(t.TempDir(), filepath.Base(targetsDoc))
+	if err := os.WriteFile(path, []byte("# Targets\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"old\n", "new\n"} {
+		if err := rewrite(path, map[string]string{"a": text}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if want := "# Targets\n\n## a\n\n<!-- bench:a -->\nnew\n<!-- /bench -->\n"; err != nil || string(got) != want {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+}
+
 func TestHistogramIsRight(t *testing.T) {
 	var h histogram
 	for i := 1; i <= 1000; i++ {

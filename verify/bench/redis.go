@@ -72,6 +72,8 @@ func hotTable(l *lab) (*report, error) {
 	r.minimalReached(c.ratio(nameMinimal, nameEvalSha, attempts))
 	r.atMost(0.3, c.ratio(nameOurs, nameBaseline, p99), "p99, of the baseline's")
 	r.minimalReached(c.ratio(nameMinimal, nameBaseline, p99))
+	r.atLeast(0.77, c.ratio(nameLeases, nameOurs, attempts), "leases: pairs/s, of TryAcquire's")
+	r.atLeast(7.5, c.ratio(nameLeases, nameBaseline, attempts), "leases: pairs/s, of the baseline's")
 	return r, nil
 }
 
@@ -107,6 +109,8 @@ func manyTable(l *lab) (*report, error) {
 	r.minimalReached(c.ratio(nameMinimal, nameBaseline, attempts))
 	r.atLeast(3.5, c.ratio(nameOurs, nameEvalSha, attempts), "pairs/s, of two EVALSHA")
 	r.minimalReached(c.ratio(nameMinimal, nameEvalSha, attempts))
+	r.atLeast(0.83, c.ratio(nameLeases, nameOurs, attempts), "leases: pairs/s, of TryAcquire's")
+	r.atLeast(4.8, c.ratio(nameLeases, nameBaseline, attempts), "leases: pairs/s, of the baseline's")
 	return r, nil
 }
 
@@ -124,6 +128,7 @@ func sixteenTable(l *lab) (*report, error) {
 		r.atLeast(1.7, c.ratio(nameOurs, nameBaseline, attempts), "pairs/s, of the baseline's, "+what)
 		r.minimalReached(c.ratio(nameMinimal, nameBaseline, attempts))
 		r.atLeast(2.8, c.ratio(nameAsync, nameBaseline, attempts), "with the release asynchronous, "+what)
+		r.atLeast(0.75, c.ratio(nameLeases, nameOurs, attempts), "leases: pairs/s, of TryAcquire's, "+what)
 	}
 	r.bound = "round trips: sixteen callers share them by four to seven. A pair takes two of them, or one with the release asynchronous."
 	return r, nil
@@ -143,6 +148,7 @@ func aloneTable(l *lab) (*report, error) {
 	r.minimalReached(c.ratio(nameMinimal, nameBaseline, p50))
 	r.atMost(1.15, c.ratio(nameOurs, nameEvalSha, p50), "median, of two EVALSHA's")
 	r.minimalReached(c.ratio(nameMinimal, nameEvalSha, p50))
+	r.atMost(1.4, c.ratio(nameLeases, nameOurs, p50), "leases: median, of TryAcquire's")
 	return r, nil
 }
 
@@ -223,6 +229,9 @@ func serverTable(l *lab) (*report, error) {
 				strings.Join([]string{number(c.of(name, bytesIn).med), number(c.of(name, bytesOut).med)}, " + "))
 		}
 		r.atMost(w.want, c.ratio(nameOurs, nameBaseline, cpu), "server CPU a pair, of the baseline's, "+w.what)
+		if w.what != "alone" {
+			r.atMost(1.35, c.ratio(nameLeases, nameOurs, cpu), "leases: server CPU a pair, of TryAcquire's, "+w.what)
+		}
 	}
 	r.bound = "CPU is what the server's process used (INFO cpu, kernel time for its sockets included), so it is the honest price of a pair; time in scripts is INFO commandstats, commands count those within scripts."
 	return r, nil

@@ -66,37 +66,51 @@ func (f target) String() string {
 	return s
 }
 
+// markdownTable writes cells as a table of markdown.
+func markdownTable(b *strings.Builder, head []string, rows [][]string) {
+	row := func(cells []string) { fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | ")) }
+	row(head)
+	fmt.Fprintf(b, "|---|%s\n", strings.Repeat("--:|", len(head)-1))
+	for _, cells := range rows {
+		row(cells)
+	}
+}
+
+// wanted shows the targets of r, "" if it has none.
+func (r *report) wanted(machine string, quick bool) string {
+	if len(r.targets) == 0 {
+		return ""
+	}
+	head := []string{"figure", "target", "measured", ""}
+	bounded := slices.ContainsFunc(r.targets, func(f target) bool { return f.minimal != 0 })
+	if bounded {
+		head = append(head, "minimal batcher")
+	}
+	rows := make([][]string, len(r.targets))
+	for i, f := range r.targets {
+		rows[i] = []string{f.what, f.sign() + " " + number(f.want), number(f.got), pick(f.held(), "held", "**missed**")}
+		if bounded {
+			rows[i] = append(rows[i], pick(f.minimal == 0, "", number(f.minimal)))
+		}
+	}
+	var b strings.Builder
+	markdownTable(&b, head, rows)
+	b.WriteString(measuredOn(machine, quick))
+	return b.String()
+}
+
+func measuredOn(machine string, quick bool) string {
+	return fmt.Sprintf("\nMeasured on %s%s.\n", machine, pick(quick, " -quick, which shows that it works and not how fast it is", ""))
+}
+
 // markdown shows r, and under it where it comes from: tables are written one by one,
 // so that two in one document may be of different runs.
 func (r *report) markdown(machine string, quick bool) string {
 	var b strings.Builder
-	row := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
-	rule := func(n int) { fmt.Fprintf(&b, "|---|%s\n", strings.Repeat("--:|", n-1)) }
-	row(r.head)
-	rule(len(r.head))
-	for _, cells := range r.rows {
-		row(cells)
-	}
-	if len(r.targets) > 0 {
-		b.WriteByte('\n')
-		head := []string{"figure", "target", "measured", ""}
-		ceiling := slices.ContainsFunc(r.targets, func(f target) bool { return f.minimal != 0 })
-		if ceiling {
-			head = append(head, "minimal batcher")
-		}
-		row(head)
-		rule(len(head))
-		for _, f := range r.targets {
-			cells := []string{f.what, f.sign() + " " + number(f.want), number(f.got), pick(f.held(), "held", "**missed**")}
-			if ceiling {
-				cells = append(cells, pick(f.minimal == 0, "", number(f.minimal)))
-			}
-			row(cells)
-		}
-	}
+	markdownTable(&b, r.head, r.rows)
 	if r.bound != "" {
 		fmt.Fprintf(&b, "\nWhat bounds it: %s\n", r.bound)
 	}
-	fmt.Fprintf(&b, "\nMeasured on %s%s.\n", machine, pick(quick, " -quick, which shows that it works and not how fast it is", ""))
+	b.WriteString(measuredOn(machine, quick))
 	return b.String()
 }

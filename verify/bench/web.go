@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"runtime/pprof"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +20,8 @@ import (
 
 	"github.com/ashfaqjani916/gotsem"
 	"github.com/ashfaqjani916/gotsem/httpshed"
+	"github.com/ashfaqjani916/gotsem/store"
+	"github.com/ashfaqjani916/gotsem/store/memstore"
 	"github.com/ashfaqjani916/gotsem/store/redisstore"
 )
 
@@ -46,8 +49,9 @@ func httpTable(l *lab) (*report, error) {
 			c()
 		}
 	}()
-	shed := func(name string, full bool, known time.Duration, handOver bool) (http.Handler, error) {
-		sem, err := gotsem.New(gotsem.Options{Store: redisstore.New(rdb, prefix+name+":"), Limit: pick(full, 1, never), TTL: ttl, KnownFull: known, AsyncRelease: handOver})
+	shed := func(st store.Store, full bool, o gotsem.Options) (http.Handler, error) {
+		o.Store, o.Limit, o.TTL = st, pick(full, 1, never), ttl
+		sem, err := gotsem.New(o)
 		if err != nil {
 			return nil, err
 		}
@@ -112,21 +116,34 @@ func httpTable(l *lab) (*report, error) {
 		handler http.Handler
 		status  string
 	}
-	admitted, err := shed("admitted", false, 0, false)
-	if err != nil {
-		return nil, err
+	ours := []struct {
+		name  string
+		redis bool
+		full  bool
+		o     gotsem.Options
+	}{
+		{name: "httpshed over Redis, admitted", redis: true},
+		{name: "httpshed over Redis, admitted, release asynchronous", redis: true, o: gotsem.Options{AsyncRelease: true}},
+		{name: "httpshed over the memory store, admitted"},
+		{name: "httpshed over Redis, refused", redis: true, full: true},
+		{name: "httpshed over Redis, known full", redis: true, full: true, o: gotsem.Options{KnownFull: time.Hour}},
+		{name: "httpshed over the memory store, refused", full: true},
 	}
-	asynchronous, err := shed("asynchronous", false, 0, true)
-	if err != nil {
-		return nil, err
-	}
-	refused, err := shed("refused", true, 0, false)
-	if err != nil {
-		return nil, err
-	}
-	known, err := shed("known", true, time.Hour, false)
-	if err != nil {
-		return nil, err
+	var admitted, refused []kind
+	for i, k := range ours {
+		var st store.Store = memstore.New()
+		if k.redis {
+			st = redisstore.New(rdb, fmt.Sprint(prefix, i, ":"))
+		}
+		h, err := shed(st, k.full, k.o)
+		if err != nil {
+			return nil, err
+		}
+		if k.full {
+			refused = append(refused, kind{k.name, h, "429"})
+		} else {
+			admitted = append(admitted, kind{k.name, h, "200"})
+		}
 	}
 	minimalAdmitted, err := minimally(never)
 	if err != nil {
@@ -136,11 +153,12 @@ func httpTable(l *lab) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	kinds := []kind{
-		{"handler alone, 200", ok, "200"}, {"httpshed over Redis, admitted", admitted, "200"}, {"httpshed over Redis, admitted, release asynchronous", asynchronous, "200"},
-		{"NewGotsem's slots, admitted", small(never), "200"}, {"minimal batcher, admitted", minimalAdmitted, "200"}, {"baseline, admitted", baselined(never), "200"},
-		{"handler alone, 429", no, "429"}, {"httpshed over Redis, refused", refused, "429"}, {"httpshed over Redis, known full", known, "429"}, {"NewGotsem's slots, refused", small(0), "429"}, {"minimal batcher, refused", minimalRefused, "429"}, {"baseline, refused", baselined(0), "429"},
-	}
+	kinds := slices.Concat(
+		[]kind{{"handler alone, 200", ok, "200"}}, admitted,
+		[]kind{{"NewGotsem's slots, admitted", small(never), "200"}, {"minimal batcher, admitted", minimalAdmitted, "200"}, {"baseline, admitted", baselined(never), "200"}},
+		[]kind{{"handler alone, 429", no, "429"}}, refused,
+		[]kind{{"NewGotsem's slots, refused", small(0), "429"}, {"minimal batcher, refused", minimalRefused, "429"}, {"baseline, refused", baselined(0), "429"}},
+	)
 	rates, slow := make(map[string][]float64), make(map[string][]float64)
 	for range l.rounds {
 		for _, k := range kinds {
@@ -165,6 +183,7 @@ func httpTable(l *lab) (*report, error) {
 		case "httpshed over Redis, admitted":
 			r.atLeast(0.55, share, "admitted, of the handler alone")
 			r.minimalReached(minimalShare(k.status))
+			r.atLeast(0.9, share*base/spreadOf(rates["NewGotsem's slots, admitted"]).med, "admitted, of a handler behind TryAcquire")
 		case "httpshed over Redis, admitted, release asynchronous":
 			r.atLeast(0.55, share, "admitted with the release asynchronous")
 		case "httpshed over Redis, refused":

@@ -1,13 +1,9 @@
-package faults
+package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,51 +13,24 @@ import (
 	"github.com/ashfaqjani916/gotsem/store/redisstore"
 )
 
-// CostRow is what the protection against loss of memory costs the server when nothing is
-// lost: an operation with Options.Grace at its default beside one without.
-type CostRow struct {
-	What                  string
-	Batch                 [2]float64 // operations a script call: with, without
-	Script                [2]float64 // µs an operation in scripts, by commandstats; the median of the rounds
-	CPU                   [2]float64 // µs an operation of the server's processor time
-	ScriptRatio, CPURatio float64    // with ÷ without: the median of the rounds' own
-	Goal                  float64
+// graceTable shows what the protection against loss of memory costs the server when
+// nothing is lost: an operation with Options.Grace at its default beside one without.
+func graceTable(l *lab) (*report, error) {
+	rounds := l.rounds * pick(l.quick, 1, 5)
+	r, stop, err := redistest.Launch("bench", func(tb redistest.TB) *report { return graces(tb, rounds+1) })
+	stop()
+	return r, err
 }
 
-// costs counts what a server has spent.
-type costs struct {
-	calls, script, cpu float64
-}
-
-func costsOf(srv *redistest.Server) (c costs) {
-	for _, name := range []string{"evalsha", "eval"} {
-		for field := range strings.SplitSeq(srv.Info("commandstats")["cmdstat_"+name], ",") {
-			key, value, _ := strings.Cut(field, "=")
-			n, _ := strconv.ParseFloat(value, 64)
-			switch key {
-			case "calls":
-				c.calls += n
-			case "usec":
-				c.script += n
-			}
-		}
-	}
-	for _, name := range []string{"used_cpu_user", "used_cpu_sys"} {
-		n, _ := strconv.ParseFloat(srv.Info("cpu")[name], 64)
-		c.cpu += n * 1e6
-	}
-	return c
-}
-
-// Cost measures grants, refusals and renewals, one by one and of 64 goroutines at once,
+// graces measures grants, refusals and renewals, one by one and of 64 goroutines at once,
 // with the protection and without, in turn in one run.
-func Cost(tb redistest.TB, rounds int) []CostRow {
+func graces(tb redistest.TB, rounds int) *report {
 	const ids, atOnce, each, alone = 50, 64, 12, 400
 	srv := redistest.Start(tb)
-	ctx := context.Background()
+	ctx := background
 	must := func(err error) {
 		if err != nil {
-			tb.Fatalf("faults: %v", err)
+			tb.Fatalf("bench: %v", err)
 		}
 	}
 	type one struct {
@@ -129,32 +98,31 @@ func Cost(tb redistest.TB, rounds int) []CostRow {
 	}
 	steps := []struct {
 		what string
-		goal float64
 		do   func(s *one) (ops int)
 	}{
-		{"grant, alone", 2, func(s *one) int {
+		{"grant, alone", func(s *one) int {
 			for n := range alone {
 				grant(s, n)
 			}
 			return alone
 		}},
-		{"renewal, alone", 1, func(s *one) int {
+		{"renewal, alone", func(s *one) int {
 			for _, r := range renewals(s, alone) {
 				must(s.st.Renew(ctx, []store.Renewal{r})[0].Err)
 			}
 			return alone
 		}},
-		{"refusal, alone", 1, func(s *one) int {
+		{"refusal, alone", func(s *one) int {
 			for range alone {
 				refused(s)
 			}
 			return alone
 		}},
-		{"grant, batched", 1.3, func(s *one) int {
+		{"grant, batched", func(s *one) int {
 			many(func(n int) { grant(s, n) })
 			return atOnce * each
 		}},
-		{"renewal, batched", 1, func(s *one) int {
+		{"renewal, batched", func(s *one) int {
 			rs := renewals(s, atOnce*each)
 			for batch := range slices.Chunk(rs, atOnce) {
 				for _, got := range s.st.Renew(ctx, batch) {
@@ -163,25 +131,24 @@ func Cost(tb redistest.TB, rounds int) []CostRow {
 			}
 			return len(rs)
 		}},
-		{"refusal, batched", 1, func(s *one) int {
+		{"refusal, batched", func(s *one) int {
 			many(func(int) { refused(s) })
 			return atOnce * each
 		}},
 	}
-	rows := make([]CostRow, len(steps))
 	var script, cpu, batch, ratio [6][2][]float64
 	for round := range rounds {
 		for turn := range both {
 			which := (round + turn) % 2
 			s := &both[which]
 			for i, step := range steps {
-				before := costsOf(srv)
+				before := look(srv)
 				ops := float64(step.do(s))
-				after := costsOf(srv)
+				after := look(srv)
 				if round == 0 {
 					continue // connections, caches
 				}
-				script[i][which] = append(script[i][which], (after.script-before.script)/ops)
+				script[i][which] = append(script[i][which], (after.scriptTime-before.scriptTime)/ops)
 				cpu[i][which] = append(cpu[i][which], (after.cpu-before.cpu)/ops)
 				batch[i][which] = append(batch[i][which], ops/(after.calls-before.calls))
 			}
@@ -197,28 +164,13 @@ func Cost(tb redistest.TB, rounds int) []CostRow {
 			}
 		}
 	}
+	r := &report{
+		head:  []string{"operation", "a script call carries", "script time without, µs", "with, µs", "of it", "server CPU without, µs", "with, µs", "of it"},
+		bound: "script time is what Redis counts for EVALSHA, CPU that of the whole server; a ratio is the median of the rounds' own. Batched: 64 goroutines on 50 ids.",
+	}
+	med := func(xs []float64) string { return number(spreadOf(xs).med) }
 	for i, step := range steps {
-		rows[i] = CostRow{What: step.what, Goal: step.goal, ScriptRatio: median(ratio[i][0]), CPURatio: median(ratio[i][1])}
-		for which := range both {
-			rows[i].Batch[which], rows[i].Script[which], rows[i].CPU[which] = median(batch[i][which]), median(script[i][which]), median(cpu[i][which])
-		}
+		r.add(step.what, med(batch[i][0]), med(script[i][1]), med(script[i][0]), med(ratio[i][0])+"×", med(cpu[i][1]), med(cpu[i][0]), med(ratio[i][1])+"×")
 	}
-	return rows
-}
-
-func median(all []float64) float64 {
-	if len(all) == 0 {
-		return 0
-	}
-	all = slices.Sorted(slices.Values(all))
-	return all[len(all)/2]
-}
-
-// WriteCost writes the rows as markdown.
-func WriteCost(w io.Writer, rows []CostRow) {
-	_, _ = fmt.Fprint(w, "| operation | a script call carries | script time without, with | CPU without, with | ratio of script time | of CPU | goal |\n|---|---|---|---|---|---|---|\n")
-	for _, r := range rows {
-		_, _ = fmt.Fprintf(w, "| %s | %.0f | %.1f, %.1f µs | %.1f, %.1f µs | %.2f | %.2f | %.1f |\n",
-			r.What, r.Batch[0], r.Script[1], r.Script[0], r.CPU[1], r.CPU[0], r.ScriptRatio, r.CPURatio, r.Goal)
-	}
+	return r
 }
