@@ -24,27 +24,24 @@ import (
 func isMoving(err error) bool { return redis.HasErrorPrefix(err, "TRYAGAIN") }
 
 // moving answers the ops of a call that came to nothing since its slot is being moved.
-func (s *Store) moving(ctx context.Context, c *call) {
+func (e *executor) moving(ctx context.Context, c *call) {
 	cause := c.cmd.Err()
-	for _, groups := range [...][]*op{c.backs, c.groups} {
-		for _, g := range groups {
-			for o := g; o != nil; o = o.next {
-				if o.err = s.alone(ctx, o); o.err == errSeveral {
-					o.err = fmt.Errorf("%w: %q: %w", store.ErrMoving, o.id, cause)
-				}
-			}
+	c.answered = true
+	c.each(func(o *op) {
+		if o.err = e.alone(ctx, o); o.err == errSeveral {
+			o.err = fmt.Errorf("%w: %q: %w", store.ErrMoving, o.id, cause)
 		}
-	}
+	})
 }
 
 // errSeveral is what alone returns where one key is not enough.
 var errSeveral = fmt.Errorf("redisstore: it takes several keys")
 
 // alone does what o asks by commands that name one key each.
-func (s *Store) alone(ctx context.Context, o *op) error {
-	k := o.names(s.prefix)
+func (e *executor) alone(ctx context.Context, o *op) error {
+	k := o.names(e.codec.prefix)
 	ask := func(key string, args ...any) *redis.Cmd {
-		return s.eval(ctx, aloneScript, []string{key}, args...)
+		return e.eval(ctx, aloneScript, []string{key}, args...)
 	}
 	known := func(err error) error {
 		if err != nil && !isMoving(err) {
@@ -53,14 +50,14 @@ func (s *Store) alone(ctx context.Context, o *op) error {
 		return errSeveral
 	}
 	switch {
-	case o.gives():
+	case o.verb.gives():
 		freed, err := ask(k.s, "give", o.slot).Int()
 		if err != nil {
 			return known(err)
 		}
 		waited, err := ask(k.m, "gone", o.slot).Int()
 		if err == nil && waited == 1 {
-			err = s.client.ZRem(ctx, k.q, o.slot).Err()
+			err = e.client.ZRem(ctx, k.q, o.slot).Err()
 		}
 		if err != nil {
 			return known(err)
@@ -75,22 +72,22 @@ func (s *Store) alone(ctx context.Context, o *op) error {
 		if err := ask(k.m, "kept", o.ttl).Err(); err != nil {
 			return known(err)
 		}
-		o.kept = store.Renewed
+		o.outcome = store.Renewed
 		return nil
 	case o.weight != 1 || o.ticket != 0:
 		return errSeveral
 	}
 	// To take one: where nobody waits, and by what M says of weights and L of the limit.
-	meta, err := s.client.HGet(ctx, k.m, "").Result()
+	meta, err := e.client.HGet(ctx, k.m, "").Result()
 	if err != nil && err != redis.Nil {
 		return known(err)
 	}
-	line, err := s.client.Exists(ctx, k.q).Result()
+	line, err := e.client.Exists(ctx, k.q).Result()
 	if err != nil || line > 0 {
 		return known(err)
 	}
 	limit := o.limit
-	switch set, err := s.client.HGet(ctx, k.l, "n").Int64(); {
+	switch set, err := e.client.HGet(ctx, k.l, "n").Int64(); {
 	case err == nil:
 		limit = set
 	case err != redis.Nil:
@@ -104,7 +101,7 @@ func (s *Store) alone(ctx context.Context, o *op) error {
 		}
 	}
 	if o.grace > 0 {
-		left, err := s.look(ctx, k.slot, o.grace)
+		left, err := e.look(ctx, k.slot, o.grace)
 		if err != nil {
 			return known(err)
 		}
@@ -119,7 +116,7 @@ func (s *Store) alone(ctx context.Context, o *op) error {
 	}
 	d := store.Decision{Outcome: store.Granted, Active: int(reply[1] + extra), Limit: int(limit)}
 	switch {
-	case reply[0] == 1 && !o.bare:
+	case reply[0] == 1 && !o.plain:
 		d.Fence = uint64(reply[2])
 	case reply[0] == 0 && o.queue > 0:
 		return errSeveral
@@ -131,17 +128,17 @@ func (s *Store) alone(ctx context.Context, o *op) error {
 }
 
 // look asks the marker of a cluster slot for how long no grants are made.
-func (s *Store) look(ctx context.Context, slot uint16, grace int64) (time.Duration, error) {
+func (e *executor) look(ctx context.Context, slot uint16, grace int64) (time.Duration, error) {
 	for range 2 {
-		c := &call{place: place{verb: release, slot: slot}, strict: true, sent: time.Now(), number: int64(s.calls.Add(1) % callNumbers), latest: never}
-		c.cmd = s.eval(ctx, lookScript, []string{*s.marker(slot)}, *s.header(c), grace)
+		c := e.codec.single(callKey{verb: release, slot: slot}, true)
+		c.cmd = e.eval(ctx, lookScript, []string{*e.codec.marker(slot)}, *e.codec.header(c), grace)
 		c.match()
 		reply, err := c.cmd.Slice()
 		if err != nil {
 			return 0, err
 		}
 		if now := integer(reply, 0) / callNumbers; now != 0 {
-			s.clocks.read(slot, int64(now), c.sent, time.Now(), c.told)
+			e.codec.clocks.read(slot, int64(now), c.sent, time.Now(), c.told)
 		}
 		if integer(reply, 2) == 0 {
 			return ms(int64(integer(reply, 1))), nil

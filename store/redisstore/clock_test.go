@@ -13,10 +13,10 @@ import (
 // A call that was sent later is answered first: the header of the earlier one was
 // then not one that the scripts can read, since it said "-3 ms ago".
 func TestHeaderOfACallThatWasOvertaken(t *testing.T) {
-	s := &Store{client: &client{}, head: " 0 token "}
+	cd := newCodec("sem:", "token", &client{})
 	sent := time.Now()
-	s.clocks.read(7, 1_700_000_000_000, sent.Add(3*time.Millisecond), sent.Add(4*time.Millisecond), false)
-	h := *s.header(&call{place: place{slot: 7}, strict: true, sent: sent})
+	cd.clocks.read(7, 1_700_000_000_000, sent.Add(3*time.Millisecond), sent.Add(4*time.Millisecond), false)
+	h := *cd.header(&call{callKey: callKey{slot: 7}, strict: true, sent: sent})
 	if !regexp.MustCompile(`^\d \d \S+ \d+ \d \d+ \d+ \d+$`).MatchString(h) {
 		t.Errorf("%q is not a header", h)
 	}
@@ -106,9 +106,9 @@ func TestFencesFellAfterTheClockWentBack(t *testing.T) {
 	}
 	// The clock cannot be set here; what was read off it can.
 	wasAhead := func(s *Store) (fence uint64) {
-		s.clocks.mu.Lock()
-		defer s.clocks.mu.Unlock()
-		k := s.clocks.of[0]
+		s.codec.clocks.mu.Lock()
+		defer s.codec.clocks.mu.Unlock()
+		k := s.codec.clocks.of[0]
 		k.server += back.Milliseconds()
 		return uint64(k.server+time.Since(k.sent).Milliseconds()) * 1000
 	}

@@ -23,15 +23,12 @@ import (
 // of a Cluster if it is told of more than one master; the one of NewFailoverClusterClient
 // is told of one.
 
-// slotted reports whether keys go by cluster slot.
-func (s *Store) slotted() bool { return s.bySlot.Load() }
-
 // crossed reports whether the server has refused calls since they name more than one
 // cluster slot, which makes it known that keys go by slot. The calls are to be made anew.
-func (s *Store) crossed(calls []*call) bool {
+func (e *executor) crossed(calls []*call) bool {
 	for _, c := range calls {
 		if !c.bySlot && isCrossSlot(c.cmd.Err()) {
-			s.goBySlot()
+			e.codec.goBySlot()
 			return true
 		}
 	}
@@ -40,23 +37,17 @@ func (s *Store) crossed(calls []*call) bool {
 
 func isCrossSlot(err error) bool { return err != nil && redis.HasErrorPrefix(err, "CROSSSLOT") }
 
-// goBySlot has keys go by cluster slot from now on.
-func (s *Store) goBySlot() {
-	s.clocks.apart()
-	s.bySlot.Store(true)
-}
-
 // learn finds out whether keys go by cluster slot, where that is to be asked of the
 // client, and does so once.
-func (s *Store) learn(ctx context.Context) error {
-	if !s.unsure.Load() {
+func (e *executor) learn(ctx context.Context) error {
+	if !e.unsure.Load() {
 		return nil
 	}
-	cluster, ok := s.client.UniversalClient.(*redis.ClusterClient)
+	cluster, ok := e.client.UniversalClient.(*redis.ClusterClient)
 	if !ok {
 		return nil
 	}
-	n, err := aside(ctx, &s.client.left, func(ctx context.Context) (int64, error) {
+	n, err := aside(ctx, &e.client.left, func(ctx context.Context) (int64, error) {
 		var masters atomic.Int64
 		err := cluster.ForEachMaster(ctx, func(context.Context, *redis.Client) error {
 			masters.Add(1)
@@ -68,12 +59,8 @@ func (s *Store) learn(ctx context.Context) error {
 		return err
 	}
 	if n > 1 {
-		s.goBySlot()
+		e.codec.goBySlot()
 	}
-	s.unsure.Store(false)
+	e.unsure.Store(false)
 	return nil
 }
-
-// sharded reports whether waiters are woken by shard channels, which a client that knows
-// the nodes of a Cluster listens to. Any other is woken on the channel of its process.
-func (s *Store) sharded() bool { return s.client.cluster && s.slotted() }

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,26 +14,44 @@ import (
 // at work; one with a short grace more often.
 const graceEvery = 10 * time.Second
 
-// graces returns the grace of a request, at least the longest that is known; 0: none.
-func (s *Store) graces(own time.Duration) int64 {
+// graces knows how long the graces are that count.
+type graces struct {
+	own     atomic.Int64 // ms, the longest that a request has brought along
+	longest atomic.Int64 // ms, of all who use the prefix
+	learned atomic.Int64 // when that was learned, Unix ns
+}
+
+// note notes a request's grace.
+func (g *graces) note(grace time.Duration) {
+	if ms := grace.Milliseconds(); ms > g.own.Load() {
+		g.own.Store(ms)
+	}
+}
+
+// of returns the grace of a request in ms, at least the longest that is known; 0: none.
+func (g *graces) of(own time.Duration) int64 {
 	if own <= 0 {
 		return own.Milliseconds()
 	}
-	return max(own.Milliseconds(), s.longest.Load())
+	return max(own.Milliseconds(), g.longest.Load())
 }
+
+// any is that of what asks seldom, and has no grace of its own.
+func (g *graces) any() int64 { return g.of(ms(g.own.Load())) }
 
 // learnGrace says the process's own grace at the marker of a strict call, and learns the
 // longest, if it is time for that.
-func (s *Store) learnGrace(ctx context.Context, calls []*call) {
-	own := s.grace.Load()
-	now, last := time.Now().UnixNano(), s.learned.Load()
-	if own == 0 || now-last < int64(min(graceEvery, time.Duration(own)*time.Millisecond/4)) || !s.learned.CompareAndSwap(last, now) {
+func (e *executor) learnGrace(ctx context.Context, calls []*call) {
+	g := &e.graces
+	own := g.own.Load()
+	now, last := time.Now().UnixNano(), g.learned.Load()
+	if own == 0 || now-last < int64(min(graceEvery, ms(own)/4)) || !g.learned.CompareAndSwap(last, now) {
 		return
 	}
 	for _, c := range calls {
 		if c.strict && c.cmd.Err() == nil {
-			if n, err := s.client.trips().Eval(ctx, graceText, []string{*s.marker(c.slot)}, own).Int64(); err == nil {
-				s.longest.Store(n)
+			if n, err := e.client.trips().Eval(ctx, graceText, []string{*e.codec.marker(c.slot)}, own).Int64(); err == nil {
+				g.longest.Store(n)
 			}
 			return
 		}

@@ -83,7 +83,7 @@ func (s *Store) pumpAt(addr string) *pump {
 // nodes may get a new one with every restart.
 const pumpsMax = 256
 
-func (s *Store) newPump() *pump { return &pump{store: s, run: s.fly, inline: s.client.inline} }
+func (s *Store) newPump() *pump { return &pump{store: s, run: s.exec.exec, inline: s.client.inline} }
 
 // idleNow reports whether nothing is in the pump.
 func (p *pump) idleNow() bool {

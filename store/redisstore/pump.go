@@ -11,8 +11,8 @@ import (
 
 const (
 	tripRoom     = 256                    // of a trip, which takes Redis a millisecond at most
-	roomBare     = 1                      // of that, for what is done by bare.lua
-	roomWhole    = 2                      // for any other operation
+	roomPlain    = 1                      // of that, for what is done by the plain script
+	roomFull     = 2                      // for any other operation
 	inFlight     = 3                      // trips under way
 	inFlightFar  = 8                      // where one takes longer than farTrip
 	gatherEnough = 64                     // operations, and a trip goes
@@ -24,6 +24,22 @@ const (
 	giveUpAfter  = 5 * time.Millisecond  // a trip is due, and it is given up: it may know better why it failed
 	abandonedMax = 8                     // trips that were given up and have not ended
 )
+
+// trip is what one round trip carries. Trips are used again.
+type trip struct {
+	ops    []*op
+	room   int           // for more
+	first  time.Time     // when the first of the ops is due
+	due    time.Time     // when it ends at the latest, which is when the last of them is
+	leader *op           // who makes it; nil: a goroutine of the pump
+	done   chan struct{} // closed when it is answered; nil: nobody but the leader waits for that
+
+	byLeader bool // under way on the goroutine of its leader
+	givenUp  bool // it did not end in time, and its callers were told
+	keeps    bool // it was given up, and has not given its place on
+
+	ctx tripContext
+}
 
 // pump carries operations to Redis. A caller that finds a trip free makes it on its
 // own goroutine, at once. While as many trips as may be are under way, operations
@@ -44,8 +60,8 @@ const (
 // All that waits in a pump waits for one server: see Store.pump.
 type pump struct {
 	store  *Store
-	run    func(ctx context.Context, t *trip) error // sends a trip, and answers its operations
-	inline bool                                     // run ends with its ctx
+	run    func(ctx context.Context, ops []*op) // sends operations, and answers them
+	inline bool                                 // run ends with its ctx
 
 	mu        sync.Mutex
 	waiting   []*trip // those that have not gone; operations get on the last
@@ -78,7 +94,7 @@ func (p *pump) do(ctx context.Context, o *op) (left bool, err error) {
 		}
 		o.due = d
 	}
-	if o.gives() && p.store.doubts.any() {
+	if o.verb.gives() && p.store.doubts.any() {
 		if err := p.store.doubts.wait(ctx, o); err != nil {
 			return false, err
 		}
@@ -137,17 +153,17 @@ func (p *pump) await(ctx context.Context, o *op, turn <-chan struct{}) (left boo
 
 // board has o go with the last of the trips that wait, or with a new one. mu is held.
 func (p *pump) board(o *op) *trip {
-	room := roomWhole
-	if o.verb == bare {
-		room = roomBare
+	room := roomFull
+	if o.verb.plain() {
+		room = roomPlain
 	}
 	if o.due.IsZero() {
 		o.due = p.store.due(o.budget)
 	}
 	n := len(p.waiting)
-	if n == 0 || p.waiting[n-1].room < room || p.waiting[n-1].due.Sub(o.due).Abs() > dueSpread {
+	if n == 0 || p.waiting[n-1].room < room || !p.waiting[n-1].fits(o.due) {
 		t := p.store.trip()
-		t.room, t.due = tripRoom, o.due
+		t.room, t.first, t.due = tripRoom, o.due, o.due
 		p.waiting = append(p.waiting, t)
 		n++
 		p.arm(t.due)
@@ -155,11 +171,19 @@ func (p *pump) board(o *op) *trip {
 	t := p.waiting[n-1]
 	if o.due.After(t.due) {
 		t.due = o.due
+	} else if o.due.Before(t.first) {
+		t.first = o.due
 	}
 	t.ops = append(t.ops, o)
 	t.room -= room
 	p.arrived.Add(1)
 	return t
+}
+
+// fits reports whether what is due then may go with t: no two that go together are due
+// more than dueSpread apart.
+func (t *trip) fits(due time.Time) bool {
+	return due.Sub(t.first) <= dueSpread && t.due.Sub(due) <= dueSpread
 }
 
 // waits returns what tells o that it is answered, or that it is to lead its trip. The
@@ -227,7 +251,7 @@ func (p *pump) lead(t *trip, gather bool) {
 
 // enqueue has o carried without waiting for it. o.async hears how it ended.
 func (p *pump) enqueue(o *op) {
-	if o.gives() && p.store.doubts.any() {
+	if o.verb.gives() && p.store.doubts.any() {
 		go func() {
 			if err := p.store.doubts.wait(context.Background(), o); err != nil {
 				o.async(o.id, o.slot, err)
@@ -251,14 +275,14 @@ func (p *pump) put(o *op) {
 // answered, or was to lead a trip, at the last moment.
 func (p *pump) leave(o *op, turn <-chan struct{}) bool {
 	p.mu.Lock()
-	if o.landed || o.lead || o.late { // the word of it is on its way
+	if o.done || o.lead || o.late { // the word of it is on its way
 		p.mu.Unlock()
 		<-turn
 		return false
 	}
 	defer p.mu.Unlock()
-	o.gone = true
-	if o.takes && o.sent {
+	o.abandoned = true
+	if o.verb.takes() && o.sent {
 		p.store.doubts.begin(o.slot)
 	}
 	return true
@@ -267,11 +291,11 @@ func (p *pump) leave(o *op, turn <-chan struct{}) bool {
 // lay notes that what was under way has ended. mu is held.
 func (p *pump) lay(t *trip) {
 	for _, o := range t.ops {
-		if o.takes && (o.gone || o.late) {
+		if o.verb.takes() && (o.abandoned || o.late) {
 			p.store.doubts.end(o.slot)
 		}
 		if !o.late { // else its caller has looked, and does not hold mu
-			o.landed = true
+			o.done = true
 		}
 	}
 }
@@ -283,7 +307,7 @@ func (p *pump) take() *trip {
 	p.drop(0)
 	stay := t.ops[:0]
 	for _, o := range t.ops {
-		if o.gone {
+		if o.abandoned {
 			continue
 		}
 		o.sent = true
@@ -355,7 +379,7 @@ func (p *pump) fly(t *trip, self *op) {
 		t.ctx.values = nil
 	}
 	began := time.Now()
-	_ = p.run(&t.ctx, t) // each op has its own error
+	p.run(&t.ctx, t.ops)
 	p.land(t, self, time.Since(began))
 }
 
@@ -397,7 +421,7 @@ func (p *pump) tell(t *trip, self *op) {
 			p.store.free(o, false)
 		}
 	}
-	if o := t.leader; o != nil && o != self && !o.gone {
+	if o := t.leader; o != nil && o != self && !o.abandoned {
 		o.turn <- struct{}{} // there is room: it is told once
 	}
 	if t.done != nil {
@@ -434,7 +458,7 @@ func (p *pump) expire() {
 		case i > 0 || !p.gathering: // else it is about to go
 			p.drop(i)
 			for _, o := range t.ops {
-				o.landed, o.err = true, errTimeout
+				o.done, o.err = true, errTimeout
 			}
 			over = append(over, t)
 		}
@@ -472,11 +496,11 @@ func (p *pump) expire() {
 func (p *pump) giveUp(t *trip) {
 	t.givenUp = true
 	for _, o := range t.ops {
-		if o.gone {
+		if o.abandoned {
 			continue
 		}
 		o.late = true
-		if o.takes {
+		if o.verb.takes() {
 			p.store.doubts.begin(o.slot)
 		}
 	}
@@ -496,7 +520,7 @@ func (p *pump) tellLate(t *trip) {
 			o.async(o.id, o.slot, errTimeout)
 		}
 	}
-	if o := t.leader; o != nil && !o.gone {
+	if o := t.leader; o != nil && !o.abandoned {
 		o.turn <- struct{}{}
 	}
 	if t.done != nil {
@@ -566,6 +590,18 @@ func (d *doubts) wait(ctx context.Context, o *op) error {
 	case <-timer.C:
 		return errTimeout
 	}
+}
+
+// trip returns an empty trip.
+func (s *Store) trip() *trip { return s.trips.Get().(*trip) }
+
+// recycle has a trip used again, when its ops are answered and nobody leads it any
+// more.
+func (s *Store) recycle(t *trip) {
+	clear(t.ops)
+	t.ops, t.leader, t.done, t.byLeader = t.ops[:0], nil, nil, false
+	t.ctx.reset()
+	s.trips.Put(t)
 }
 
 // tripContext is the ctx of a trip. It ends when the trip is due, and costs no timer:

@@ -6,8 +6,9 @@
 // verb, each with what it takes and returns at its head). What lies in Redis is
 // described in docs/wire.md.
 //
-// Reading order: keys.go (every key name), trip.go (what a round trip carries and
-// brings back), pump.go (who makes it, and when), client.go (over which client),
+// Reading order: keys.go (every key name), op.go and calls.go (what is asked, and how
+// it goes together), encode.go and decode.go (as a script sees it), exec.go (what may go
+// wrong on the way), pump.go (who carries it, and when), client.go (over which client),
 // wake.go (hearing of grants), clock.go (noticing a jump of the server's clock).
 package redisstore
 
@@ -25,7 +26,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -38,32 +38,18 @@ import (
 type Store struct {
 	prefix string
 	client *client
-	token  string      // of this store, among all that share the Redis
-	bySlot atomic.Bool // keys go by cluster slot: see form.go
-	unsure atomic.Bool // whether they do is to be learned
-
-	head, shardHead string // of headers, after the first field; where waiters are woken by shard channels
+	token  string // of this store, among all that share the Redis
 
 	start    time.Time // when an op is due is reckoned from it
-	calls    atomic.Uint64
-	swept    atomic.Int64
-	resent   resent
-	longest  atomic.Int64 // ms, the longest grace of those who use the prefix
-	learned  atomic.Int64 // when that was learned, Unix ns
-	special  atomic.Int64 // until then, Unix ns, bare calls name the keys of meta
-	clocks   clocks
+	codec    *codec
+	exec     executor
 	ears     ears
 	pump     pump
 	batchers batchers // on a Cluster, instead of pump
 	doubts   doubts
-	ops      sync.Pool    // of *op
-	flights  sync.Pool    // of *trip
-	grace    atomic.Int64 // ms, the longest that a request has brought along
-	durable  durable
-	general  bool  // every call goes by the general scripts: for tests
-	bad      error // why New's arguments cannot work
-
-	oneMarker string // the marker where there is one server
+	ops      sync.Pool // of *op
+	trips    sync.Pool // of *trip
+	bad      error     // why New's arguments cannot work
 
 	// reserved is what no id may begin with, where prefix is the beginning of ownKeys.
 	reserved string
@@ -90,13 +76,13 @@ type Option func(*Store)
 // for too, and it refuses while too few replicas are connected. wait must be shorter
 // than Options.StoreTimeout. It needs the right to WAIT.
 func Replicas(n int, wait time.Duration) Option {
-	return func(s *Store) { s.durable = durable{n, wait} }
+	return func(s *Store) { s.exec.durable = durable{n, wait} }
 }
 
 // StrictStart has a Redis without a marker taken for one that has lost its memory, also
 // by a process that has never met one: the first start of a fleet, and of every new
 // prefix, is then a grace long. Without it such a process is granted at once.
-func StrictStart() Option { return func(s *Store) { s.clocks.strict = true } }
+func StrictStart() Option { return func(s *Store) { s.codec.clocks.strict = true } }
 
 // durable is how many replicas must acknowledge a grant, and within what time.
 type durable struct {
@@ -128,19 +114,18 @@ func New(rdb redis.UniversalClient, prefix string, opts ...Option) *Store {
 		rdb = redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errNoClient }})
 	}
 	s := &Store{prefix: prefix, client: newClient(rdb), start: time.Now(), token: base64.RawURLEncoding.EncodeToString(random[:])}
-	s.head, s.shardHead = fmt.Sprintf(" 0 %s ", s.token), fmt.Sprintf(" 1 %s ", s.token)
-	s.bySlot.Store(s.client.cluster && !s.client.told)
-	s.unsure.Store(s.client.told)
-	s.clocks.local = !s.slotted()
+	s.codec = newCodec(prefix, s.token, s.client)
+	s.exec.codec, s.exec.client, s.exec.wake = s.codec, s.client, s.ears.hears
+	s.exec.unsure.Store(s.client.told)
+	s.exec.frames.New = func() any { return new(frame) }
 	s.ears.client, s.ears.token, s.ears.shards.ears = s.client, s.token, &s.ears
-	s.pump.store, s.pump.run, s.pump.inline = s, s.fly, s.client.inline
+	s.pump.store, s.pump.run, s.pump.inline = s, s.exec.exec, s.client.inline
 	for _, opt := range opts {
 		opt(s)
 	}
-	s.ears.doubting = s.durable.replicas > 0
+	s.ears.doubting = s.exec.durable.replicas > 0
 	s.ops.New = func() any { return new(op) }
-	s.flights.New = func() any { return new(trip) }
-	s.oneMarker = markerKey(prefix, false, 0)
+	s.trips.New = func() any { return new(trip) }
 	s.guardKeys()
 	switch {
 	case missing:
@@ -223,7 +208,7 @@ var errNoID = errors.New("redisstore: the id and the slot id must not be empty")
 // op returns an operation from the pool.
 func (s *Store) op(v verb, id, slotID string, budget time.Duration) *op {
 	o := s.ops.Get().(*op)
-	o.verb, o.takes, o.id, o.slot, o.budget = v, v == acquire, id, slotID, budget
+	o.verb, o.id, o.slot, o.budget = v, id, slotID, budget
 	if budget <= 0 {
 		o.budget = defaultBudget
 	}
@@ -249,10 +234,7 @@ func (s *Store) free(o *op, left bool) {
 	if left {
 		return
 	}
-	// Field by field, in place: a whole op to copy from would lie on the stack of each
-	// caller that waits.
-	o.question, o.answer = question{}, answer{}
-	o.full, o.lead, o.gone, o.sent, o.landed, o.tries, o.async, o.next = false, false, false, false, false, 0, nil, nil
+	o.reset()
 	s.ops.Put(o)
 }
 
@@ -269,15 +251,13 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	o := s.op(acquire, r.ID, r.SlotID, r.Budget)
 	o.weight, o.limit, o.queue, o.ticket = int64(r.Weight), int64(r.Limit), int64(r.Queue), int64(r.Ticket)
 	o.ttl = r.TTL.Milliseconds()
-	o.bare, o.fresh, o.owner, o.grace = r.Plain, r.FirstAttempt, r.Owner, s.graces(r.Grace)
-	o.away = r.OutageFor.Milliseconds()
-	if r.Plain && r.Weight == 1 && r.Queue <= 0 && o.grace == 0 && !s.general {
-		o.verb = bare
+	o.plain, o.firstAttempt, o.owner, o.grace = r.Plain, r.FirstAttempt, r.Owner, s.exec.graces.of(r.Grace)
+	o.outage = r.OutageFor.Milliseconds()
+	if r.Plain && r.Weight == 1 && r.Queue <= 0 && o.grace == 0 && !s.codec.general {
+		o.verb = plainAcquire
 	}
-	if own := r.Grace.Milliseconds(); own > s.grace.Load() {
-		s.grace.Store(own)
-	}
-	shard := r.Queue > 0 && s.sharded()
+	s.exec.graces.note(r.Grace)
+	shard := r.Queue > 0 && s.codec.sharded()
 	if shard {
 		s.ears.shards.join(r.SlotID, o.names(s.prefix).shardChannel(s.token))
 	}
@@ -308,13 +288,13 @@ func (s *Store) Release(ctx context.Context, r *store.Release) (bool, error) {
 		}
 		return false, err
 	}
-	if s.sharded() {
+	if s.codec.sharded() {
 		s.ears.shards.leave(r.SlotID)
 	}
 	o := s.op(release, r.ID, r.SlotID, r.Budget)
-	o.grace = s.graces(r.Grace)
-	if r.Plain && o.grace == 0 && !s.general {
-		o.verb = bare
+	o.grace = s.exec.graces.of(r.Grace)
+	if r.Plain && o.grace == 0 && !s.codec.general {
+		o.verb = plainRelease
 	}
 	s.giveBackTwice(o)
 	if o.async = r.Async; o.async != nil {
@@ -330,11 +310,11 @@ func (s *Store) Release(ctx context.Context, r *store.Release) (bool, error) {
 // giveBackTwice gives back once more what was asked for by two sendings, when the first
 // is too late.
 func (s *Store) giveBackTwice(o *op) {
-	if s.resent.n.Load() == 0 {
+	if s.exec.resent.n.Load() == 0 {
 		return
 	}
 	again := question{verb: o.verb, id: o.id, slot: o.slot, grace: o.grace, budget: o.budget}
-	s.resent.released(o.slot, func() {
+	s.exec.resent.released(o.slot, func() {
 		o := s.op(again.verb, again.id, again.slot, again.budget)
 		o.grace, o.async = again.grace, func(_, _ string, _ error) {}
 		s.pumpNow(o).enqueue(o)
@@ -357,12 +337,12 @@ func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.RenewResu
 		}
 		o := s.op(renew, r.ID, r.SlotID, budget)
 		o.ttl, o.weight, o.limit, o.fence = r.TTL.Milliseconds(), int64(r.Weight), int64(r.Limit), int64(r.Fence)
-		o.trust, o.grace, o.owner, o.put = r.Trust.Milliseconds(), s.graces(r.Grace), r.Owner, r.Register
-		o.away = r.OutageFor.Milliseconds()
+		o.trust, o.grace, o.owner, o.register = r.Trust.Milliseconds(), s.exec.graces.of(r.Grace), r.Owner, r.Register
+		o.outage = r.OutageFor.Milliseconds()
 		wait.Add(1)
 		o.async = func(_, _ string, err error) {
 			if out[i].Err = err; err == nil { // else it may be under way still
-				out[i].Outcome = o.kept
+				out[i].Outcome = o.outcome
 			}
 			wait.Done()
 		}
@@ -409,7 +389,7 @@ func (s *Store) Holders(ctx context.Context, id string) ([]store.Holder, error) 
 // Clear implements store.Store. It takes a page at a time, until none is left: what is
 // granted or renewed between two pages is taken too, but not for ever.
 func (s *Store) Clear(ctx context.Context, c store.Clear) (taken int, err error) {
-	grace := s.graces(time.Duration(s.grace.Load()) * time.Millisecond)
+	grace := s.exec.graces.any()
 	ttl := min(max(c.TTL, time.Millisecond), store.MaxTTL).Milliseconds()
 	for pages, last := 1, no; pages > 0; pages-- {
 		if pages == 1 && taken > 0 {
@@ -419,7 +399,7 @@ func (s *Store) Clear(ctx context.Context, c store.Clear) (taken int, err error)
 		if err != nil {
 			return taken, err
 		}
-		s.wakeRest(reply, 3)
+		s.exec.wakeAll(reply[min(3, len(reply)):])
 		left := integer(reply, 2)
 		switch {
 		case left == 0:
@@ -450,11 +430,11 @@ func (s *Store) SetLimit(ctx context.Context, id string, limit int) error {
 func (s *Store) ResetLimit(ctx context.Context, id string) error { return s.limit(ctx, id, "") }
 
 func (s *Store) limit(ctx context.Context, id string, limit any) error {
-	reply, err := s.run(ctx, limitScript, id, s.graces(time.Duration(s.grace.Load())*time.Millisecond), limit)
+	reply, err := s.run(ctx, limitScript, id, s.exec.graces.any(), limit)
 	if err != nil {
 		return err
 	}
-	s.wakeRest(reply, 2)
+	s.exec.wakeAll(reply[min(2, len(reply)):])
 	return nil
 }
 
@@ -463,7 +443,7 @@ func (s *Store) Peers(ctx context.Context, ttl time.Duration) (int, error) {
 	if s.bad != nil {
 		return 0, s.bad
 	}
-	n, err := s.eval(ctx, peersScript, []string{peersKey(s.prefix)}, s.token, ttl.Milliseconds()).Int()
+	n, err := s.exec.eval(ctx, peersScript, []string{peersKey(s.prefix)}, s.token, ttl.Milliseconds()).Int()
 	return n, classify(err)
 }
 
@@ -472,7 +452,7 @@ func (s *Store) Probe(ctx context.Context, id string) error {
 	if err := s.check(ctx, id, "-"); err != nil {
 		return err
 	}
-	return classify(s.eval(ctx, probeScript, []string{keysOf(s.prefix, id).probe()}).Err())
+	return classify(s.exec.eval(ctx, probeScript, []string{keysOf(s.prefix, id).probe()}).Err())
 }
 
 // OnWake implements store.Waker. The subscription lives as long as somebody wants
@@ -515,14 +495,17 @@ func page[T any](ctx context.Context, c *client, ask func(context.Context) (T, e
 var errNodesHidden = fmt.Errorf("%w: the client is of a type of its own, over a Cluster: it does not show the nodes, so that a list would be of one of them. "+
 	"List over a store on the *redis.ClusterClient itself", store.ErrConfig)
 
-// masters returns the nodes that keep keys.
+// masters returns the nodes that keep keys. It also knows a type that embeds a Cluster
+// client.
 func (s *Store) masters(ctx context.Context) (nodes []redis.Cmdable, err error) {
-	cluster, ok := s.client.UniversalClient.(*redis.ClusterClient)
+	cluster, ok := s.client.UniversalClient.(interface {
+		ForEachMaster(ctx context.Context, fn func(ctx context.Context, node *redis.Client) error) error
+	})
 	if !ok {
-		if err := s.learn(ctx); err != nil {
+		if err := s.exec.learn(ctx); err != nil {
 			return nil, err
 		}
-		if s.client.perID && s.slotted() {
+		if s.client.perID && s.codec.slotted() {
 			return nil, errNodesHidden
 		}
 		return []redis.Cmdable{s.client}, nil
@@ -600,51 +583,7 @@ func (s *Store) run(ctx context.Context, sc *script, id string, grace int64, arg
 	if err := s.check(ctx, id, "-"); err != nil {
 		return nil, err
 	}
-	if err := s.learn(ctx); err != nil {
-		return nil, classify(err)
-	}
-	k, bySlot := keysOf(s.prefix, id), s.slotted()
-	names := []string{k.s, k.m, k.q, k.l, *s.marker(k.slot)}
-	c := &call{place: place{verb: release, slot: k.slot, bySlot: bySlot}, strict: grace > 0, sent: time.Now(), number: int64(s.calls.Add(1) % callNumbers), latest: never}
-	all := append(make([]any, 0, 2+len(args)), *s.header(c))
-	if sc != usageScript {
-		all = append(all, grace)
-	}
-	c.cmd = s.eval(ctx, sc, names, append(all, args...)...)
-	if s.crossed([]*call{c}) {
-		return s.run(ctx, sc, id, grace, args...)
-	}
-	c.match()
-	reply, err := c.cmd.Slice()
-	if err != nil {
-		s.client.lookAround(err)
-	}
-	return reply, classify(err)
-}
-
-// eval runs a script by its name, and by its text if Redis does not know it.
-func (s *Store) eval(ctx context.Context, sc *script, names []string, args ...any) (cmd *redis.Cmd) {
-	got, err := aside(ctx, &s.client.left, func(ctx context.Context) (*redis.Cmd, error) {
-		cmd := s.client.EvalSha(ctx, sc.sha, names, args...)
-		if isNoScript(cmd.Err()) {
-			cmd = s.client.Eval(ctx, sc.text, names, args...)
-		}
-		return cmd, nil
-	}, nil)
-	if err != nil {
-		got = redis.NewCmd(ctx)
-		got.SetErr(err)
-	}
-	return got
-}
-
-// wakeRest wakes whom a reply names from index at on.
-func (s *Store) wakeRest(reply []any, at int) {
-	for ; at < len(reply); at++ {
-		if word, ok := reply[at].(string); ok {
-			s.ears.hears(word)
-		}
-	}
+	return s.exec.run(ctx, sc, id, grace, args...)
 }
 
 // integer returns the number at reply[at]. A score comes as text.

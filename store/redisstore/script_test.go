@@ -250,18 +250,16 @@ func TestHostileText(t *testing.T) {
 // that nobody holds any of them, is counted all the same.
 func TestAnIDTwiceInACallWasTakenForFree(t *testing.T) {
 	s := opened(t, redistest.Start(t).Client(), "sem:")
-	for _, v := range []verb{bare, acquire} {
+	for _, v := range []verb{plainAcquire, acquire} {
 		trip := s.trip()
 		for i, id := range []string{"twice", "other", "another", "twice"} {
 			trip.ops = append(trip.ops, &op{question: question{
-				verb: v, takes: true, bare: v == bare, fresh: true, id: fmt.Sprint(id, v), slot: fmt.Sprint("slot", i), owner: "me",
+				verb: v, plain: v.plain(), firstAttempt: true, id: fmt.Sprint(id, v), slot: fmt.Sprint("slot", i), owner: "me",
 				weight: 1, limit: int64(4 - i), ttl: 60_000, budget: time.Minute,
 			}})
 		}
 		for range 2 { // the second time with the text of the script known
-			if err := s.fly(t.Context(), trip); err != nil {
-				t.Fatal(err)
-			}
+			s.exec.exec(t.Context(), trip.ops)
 		}
 		for i, o := range trip.ops {
 			if want := i < 3; o.err != nil || (o.decision.Outcome == store.Granted) != want {
@@ -288,7 +286,7 @@ func TestBareSlotsLearnOfMeta(t *testing.T) {
 		}
 		return &r, d
 	}
-	marker := func() bool { return command(t, srv, "EXISTS", leases.oneMarker).(int64) == 1 }
+	marker := func() bool { return command(t, srv, "EXISTS", leases.codec.oneMarker).(int64) == 1 }
 	special := map[string]func(id string){
 		"a weighted lease": func(id string) {
 			if _, d := ask(leases, id, store.Request{Weight: 2}); d.Outcome != store.Granted {
@@ -335,13 +333,11 @@ func TestBareSlotsLearnOfMeta(t *testing.T) {
 				for i := range company + 1 {
 					n++
 					trip.ops = append(trip.ops, &op{question: question{
-						verb: bare, takes: true, bare: true, fresh: true, id: fmt.Sprint("id", i)[:2] + strings.Repeat("x", i), slot: fmt.Sprint("slot", n),
+						verb: plainAcquire, plain: true, firstAttempt: true, id: fmt.Sprint("id", i)[:2] + strings.Repeat("x", i), slot: fmt.Sprint("slot", n),
 						weight: 1, limit: 3, ttl: 60_000, budget: time.Minute,
 					}})
 				}
-				if err := s.fly(ctx, trip); err != nil {
-					t.Fatal(err)
-				}
+				s.exec.exec(ctx, trip.ops)
 				for i, o := range trip.ops {
 					if granted := o.decision.Outcome == store.Granted; o.err != nil || granted != (i > 0) {
 						t.Errorf("%s, %s, with %d others: %q: %v %v", what, again, company, o.id, o.decision, o.err)
@@ -366,11 +362,14 @@ func TestAKeyLivesAsLongAsItsSlots(t *testing.T) {
 		trip := s.trip()
 		for _, slot := range slots {
 			trip.ops = append(trip.ops, &op{question: question{
-				verb: bare, takes: true, bare: true, id: "id", slot: slot, weight: 1, limit: 5, ttl: ttl, budget: time.Minute,
+				verb: plainAcquire, plain: true, id: "id", slot: slot, weight: 1, limit: 5, ttl: ttl, budget: time.Minute,
 			}})
 		}
-		if err := s.fly(t.Context(), trip); err != nil {
-			t.Fatal(err)
+		s.exec.exec(t.Context(), trip.ops)
+		for _, o := range trip.ops {
+			if o.err != nil {
+				t.Fatal(o.err)
+			}
 		}
 	}
 	for _, slots := range [][]string{{"a"}, {"a", "a"}, {"a", "b", "a"}} {
@@ -385,7 +384,7 @@ func TestAKeyLivesAsLongAsItsSlots(t *testing.T) {
 		now := time.Now().UnixMilli()
 		command(t, srv, "ZADD", "sem:id", now+3_600_000, "long", now-10, "lapsed")
 		command(t, srv, "PEXPIREAT", "sem:id", now+3_600_000)
-		s.swept.Store(time.Now().UnixNano())
+		s.codec.swept.Store(time.Now().UnixNano())
 		fly(60_000, slots...)
 		if left := command(t, srv, "PTTL", "sem:id").(int64); left < 3_500_000 {
 			t.Errorf("after %v the key lives %d ms, its longest slot an hour", slots, left)
@@ -418,11 +417,11 @@ func TestWrongTypeFailsAlone(t *testing.T) {
 		for round, bare := range []bool{true, true, false} {
 			other := "bad2"
 			if round == 0 { // where there is no marker, nobody looks for meta
-				command(t, srv, "DEL", s.oneMarker)
+				command(t, srv, "DEL", s.codec.oneMarker)
 				other = "bad"
 			} else {
-				command(t, srv, "HSET", s.oneMarker, "made", 1)
-				s.special.Store(0)
+				command(t, srv, "HSET", s.codec.oneMarker, "made", 1)
+				s.codec.special.Store(0)
 			}
 			verbs := []func(id, slot string) error{
 				func(id, slot string) error {

@@ -1,0 +1,277 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+// executor carries out the operations of a batch: it has them encoded, sends the calls,
+// sees to what may go wrong on the way, and has the replies decoded.
+type executor struct {
+	codec   *codec
+	client  *client
+	durable durable
+	wake    func(string) // is told whom a script names
+	resent  resent
+	graces  graces
+	unsure  atomic.Bool // whether keys go by cluster slot is to be learned: see form.go
+	frames  sync.Pool   // of *frame
+}
+
+var errClock = errors.New("redisstore: Redis and this process do not agree on how much time has passed")
+
+// maxRounds bounds how often operations are sent on, each time in new calls: once since
+// keys turn out to go by cluster slot, once with the keys of meta, once by the verb that
+// is not plain, and maxTries since the server's clock says something odd. Nothing else
+// has an operation asked anew, so that the last round leaves none.
+const maxRounds = 1 + 1 + 1 + 1 + maxTries
+
+// exec carries out ops, and gives each its answer. Within a round there is a bound too:
+// calls are sent, once more on a new connection, once more as text, and once more id by
+// id.
+func (e *executor) exec(ctx context.Context, ops []*op) {
+	if err := e.learn(ctx); err != nil {
+		for _, o := range ops {
+			o.err = classify(err)
+		}
+		return
+	}
+	f := e.frame()
+	defer e.recycle(f)
+	for n := range maxRounds {
+		rest := &f.rest[n%2] // the other is what is being sent
+		f.group(e.codec, ops)
+		*rest = e.round(ctx, f, ops, (*rest)[:0])
+		if ops = *rest; len(ops) == 0 {
+			return
+		}
+	}
+	for _, o := range ops {
+		o.err = errClock
+	}
+}
+
+// round sends the calls of f, which are those of ops, and adds the operations that are to
+// go on by others to rest.
+func (e *executor) round(ctx context.Context, f *frame, ops, rest []*op) []*op {
+	err := e.send(ctx, f, f.calls, false)
+	if e.crossed(f.calls) {
+		for _, o := range ops {
+			o.firstAttempt = false
+		}
+		return append(rest, ops...)
+	}
+	err = e.resendBroken(ctx, f, err)
+	err = e.loadScripts(ctx, f, err)
+	if err == nil {
+		e.learnGrace(ctx, f.calls)
+	}
+	calls := append(f.calls, e.splitByID(ctx, f)...)
+	for _, c := range calls {
+		switch {
+		case c.answered:
+		case isMoving(c.cmd.Err()):
+			e.moving(ctx, c)
+		default:
+			var wakeups []any
+			rest, wakeups = e.codec.read(c, rest)
+			e.wakeAll(wakeups)
+		}
+	}
+	if err != nil {
+		e.client.lookAround(err)
+	}
+	return rest
+}
+
+// resendBroken sends calls again whose connection ended. Redis had closed it, most often.
+// What was carried out already is answered as done, since asking twice with one slot id
+// is asking once.
+func (e *executor) resendBroken(ctx context.Context, f *frame, err error) error {
+	if !e.codec.atMostOnce || !isBroken(err) || ctx.Err() != nil {
+		return err
+	}
+	for _, c := range f.calls {
+		c.each(func(o *op) {
+			o.firstAttempt = false
+			if o.verb.takes() {
+				e.resent.add(o.slot, o.due)
+			}
+		})
+	}
+	return e.send(ctx, f, f.calls, false)
+}
+
+// loadScripts sends the text of scripts that are gone: after a restart, a fail-over, a
+// SCRIPT FLUSH. Nothing of such a call was run.
+func (e *executor) loadScripts(ctx context.Context, f *frame, err error) error {
+	var gone []*call
+	for _, c := range f.calls {
+		if isNoScript(c.cmd.Err()) {
+			gone = append(gone, c)
+		}
+	}
+	if len(gone) == 0 {
+		return err
+	}
+	return e.send(ctx, f, gone, true)
+}
+
+// splitByID sends calls anew, id by id, that Redis refuses for all of their ids. A script
+// stops at the first id that it fails on, such as a key of another type, and one caller's
+// bad luck is its own.
+func (e *executor) splitByID(ctx context.Context, f *frame) (split []*call) {
+	for _, c := range f.calls {
+		if err := c.cmd.Err(); err != nil && len(c.backs)+len(c.groups) > 1 && (isConfig(err) || isMoving(err)) {
+			split = c.split(split)
+		}
+	}
+	if len(split) > 0 {
+		_ = e.send(ctx, f, split, true) // each has its own error
+	}
+	return split
+}
+
+// wakeAll passes on whom a reply names.
+func (e *executor) wakeAll(wakeups []any) {
+	for _, w := range wakeups {
+		if text, ok := w.(string); ok {
+			e.wake(text)
+		}
+	}
+}
+
+// frame returns one from the pool.
+func (e *executor) frame() *frame {
+	f := e.frames.Get().(*frame)
+	f.args, f.nums = f.args[:0], f.nums[:0]
+	return f
+}
+
+// recycle has a frame used again.
+func (e *executor) recycle(f *frame) {
+	if e.client.shared {
+		f.args, f.nums = nil, nil // its hooks may still look at them
+	}
+	e.frames.Put(f)
+}
+
+// send sends calls and waits for their answers. Its error is that of the first that
+// failed; each has its own.
+func (e *executor) send(ctx context.Context, f *frame, calls []*call, text bool) error {
+	for _, c := range calls {
+		c.cmd = e.codec.command(ctx, f, c, text)
+	}
+	if e.durable.replicas > 0 {
+		return e.sendDurably(ctx, calls)
+	}
+	to := e.client.trips()
+	if len(calls) == 1 {
+		c := calls[0]
+		_ = to.Process(ctx, c.cmd)
+		c.match()
+		return c.cmd.Err()
+	}
+	pipe := to.Pipeline()
+	for _, c := range calls {
+		_ = pipe.Process(ctx, c.cmd) // queued; it fails in Exec
+	}
+	_, err := pipe.Exec(ctx)
+	for _, c := range calls {
+		if c.match(); err == nil {
+			err = c.cmd.Err()
+		}
+	}
+	return err
+}
+
+// sendDurably sends calls and has the grants among them acknowledged by replicas. WAIT
+// speaks of the connection that it is sent on, so it goes in the same pipeline, and on
+// a Cluster every call goes to its node by itself.
+func (e *executor) sendDurably(ctx context.Context, calls []*call) (first error) {
+	cluster, _ := e.client.UniversalClient.(*redis.ClusterClient)
+	for _, c := range calls {
+		pipe := e.client.trips().Pipeline()
+		if cluster != nil {
+			node, err := cluster.MasterForKey(ctx, *c.anyOp().holders(e.codec.prefix, false))
+			if err != nil {
+				c.cmd.SetErr(err)
+				first = cmp.Or(first, err)
+				continue
+			}
+			pipe = node.Pipeline()
+		}
+		_ = pipe.Process(ctx, c.cmd)
+		var acknowledged *redis.Cmd
+		if c.verb == acquire {
+			acknowledged = pipe.Do(ctx, "wait", e.durable.replicas, e.durable.wait.Milliseconds())
+		}
+		_, err := pipe.Exec(ctx)
+		c.match()
+		first = cmp.Or(first, err, c.cmd.Err())
+		if acknowledged != nil && c.cmd.Err() == nil {
+			if n, err := acknowledged.Int(); err != nil {
+				c.unacked = classify(err)
+			} else if n < e.durable.replicas {
+				c.unacked = fmt.Errorf("%w: %d of %d replicas acknowledged it within %v", store.ErrNotReplicated, n, e.durable.replicas, e.durable.wait)
+			}
+		}
+	}
+	return first
+}
+
+// run runs a script on one id, alone: for what is asked seldom.
+func (e *executor) run(ctx context.Context, sc *script, id string, grace int64, args ...any) ([]any, error) {
+	if err := e.learn(ctx); err != nil {
+		return nil, classify(err)
+	}
+	var c *call
+	for range 2 { // keys can turn out to go by cluster slot, once
+		k := keysOf(e.codec.prefix, id)
+		c = e.codec.single(callKey{verb: release, slot: k.slot, bySlot: e.codec.slotted()}, grace > 0)
+		all := append(make([]any, 0, 2+len(args)), *e.codec.header(c))
+		if sc != usageScript {
+			all = append(all, grace)
+		}
+		c.cmd = e.eval(ctx, sc, []string{k.s, k.m, k.q, k.l, *e.codec.marker(k.slot)}, append(all, args...)...)
+		if !e.crossed([]*call{c}) {
+			break
+		}
+	}
+	c.match()
+	reply, err := c.cmd.Slice()
+	if err != nil {
+		e.client.lookAround(err)
+	}
+	return reply, classify(err)
+}
+
+// single returns a call that is not one of a batch.
+func (cd *codec) single(k callKey, strict bool) *call {
+	return &call{callKey: k, strict: strict, sent: time.Now(), number: int64(cd.calls.Add(1) % callNumbers), latest: never}
+}
+
+// eval runs a script by its name, and by its text if Redis does not know it.
+func (e *executor) eval(ctx context.Context, sc *script, names []string, args ...any) (cmd *redis.Cmd) {
+	got, err := aside(ctx, &e.client.left, func(ctx context.Context) (*redis.Cmd, error) {
+		cmd := e.client.EvalSha(ctx, sc.sha, names, args...)
+		if isNoScript(cmd.Err()) {
+			cmd = e.client.Eval(ctx, sc.text, names, args...)
+		}
+		return cmd, nil
+	}, nil)
+	if err != nil {
+		got = redis.NewCmd(ctx)
+		got.SetErr(err)
+	}
+	return got
+}
