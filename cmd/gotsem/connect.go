@@ -22,9 +22,9 @@ import (
 type connection struct {
 	Redis             string `env:"GOTSEM_REDIS_URL" placeholder:"URL" help:"Where Redis is; gotsem --help lists the forms."`
 	RedisPasswordFile string `env:"GOTSEM_REDIS_PASSWORD_FILE" placeholder:"FILE" help:"Read the password from the first line of a file."`
-	CACert            string `name:"cacert" env:"GOTSEM_REDIS_CACERT" placeholder:"FILE" help:"Check the server's certificate against those of a file in PEM, not the system's."`
-	Insecure          bool   `env:"GOTSEM_REDIS_INSECURE" help:"Do not check the server's certificate: whoever is on the way can read the password."`
-	Prefix            string `env:"GOTSEM_PREFIX" default:"sem:" help:"What the keys of this semaphore begin with (default ${default})."`
+	CACert            string `name:"cacert" env:"GOTSEM_REDIS_CACERT" placeholder:"FILE" help:"Check the server's certificate against the CA certificates in a PEM file, not the system's."`
+	Insecure          bool   `env:"GOTSEM_REDIS_INSECURE" help:"Do not check the server's certificate. Anyone on the network path can then read the password."`
+	Prefix            string `env:"GOTSEM_PREFIX" default:"sem:" help:"Prefix of this semaphore's keys (default ${default})."`
 }
 
 // link is a store on Redis, and the way to it.

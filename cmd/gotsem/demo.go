@@ -20,7 +20,7 @@ import (
 const demoPrefix = "gotsem-demo:"
 
 type demoCmd struct {
-	Redis             string  `placeholder:"URL" help:"Run on this Redis, in several processes, one of which is killed half-way. GOTSEM_REDIS_URL is not heeded here; the keys begin with gotsem-demo: and go by themselves, but for one small one, gotsem:e:gotsem-demo:, which stays."`
+	Redis             string  `placeholder:"URL" help:"Run on this Redis, in several processes, one of which is killed half-way. GOTSEM_REDIS_URL is ignored here. The keys begin with gotsem-demo: and expire by themselves, except a small one, gotsem:e:gotsem-demo:, which stays."`
 	RedisPasswordFile string  `placeholder:"FILE" help:"Read the password from the first line of a file."`
 	Pods              int     `placeholder:"N" help:"How many processes, with --redis: 2 to 8 (default 3)."`
 	Seconds           float64 `default:"12" help:"How long it runs: 3 or more (default ${default})."`

@@ -15,11 +15,11 @@ type doctorCmd struct {
 }
 
 func (*doctorCmd) Help() string {
-	return `Looks whether this Redis is set up as the promises need it: its version, what it evicts, whether it is a primary, what a fail-over can forget, what the user may not do, whether the Cluster is whole, its clock, whether a word gets through, and how long it takes. And each call that the semaphore makes is made once, on an id of its own, of which nothing is left; nothing else is changed. Exit code 1: something is not well.`
+	return `Checks whether this Redis is set up as the guarantees need it: version, eviction, role, what a fail-over can forget, rights of the user, health of the Cluster, clock, wake-ups, latency. It makes each call of the semaphore once, on an id of its own, and leaves nothing of that; it changes nothing else. Exit code 1: a check failed.`
 }
 
-// errUnwell is that the findings say enough.
-var errUnwell = errors.New("not all is well")
+// errChecks comes after the findings, which say what to fix.
+var errChecks = errors.New("checks failed")
 
 func (c *doctorCmd) Run(a *app) error {
 	return c.do(a, c.TTL, func(ctx context.Context, l *link, _ *gotsem.Semaphore) error {
@@ -46,7 +46,7 @@ func (c *doctorCmd) Run(a *app) error {
 		}
 		for _, f := range found {
 			if !f.OK {
-				return errUnwell
+				return errChecks
 			}
 		}
 		return nil

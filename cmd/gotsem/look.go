@@ -90,7 +90,7 @@ func (c *lsCmd) shows(id string) bool {
 }
 
 func (*lsCmd) Help() string {
-	return `A pattern has * for any bytes, ? for one character, [a-z] for one of some, and a backslash before one of these; quote it, else the shell takes it for file names. HELD is the sum of the weights that are held. LIMIT is one that was set with "gotsem limit"; a dash says that each program goes by its own. Ids are listed in no order, as they are found: the whole keyspace is walked, a piece at a time. Control characters in ids are escaped.`
+	return `In a pattern, * stands for any bytes, ? for one character, [a-z] for one of a range; a backslash escapes them. Quote the pattern, else the shell expands it to file names. HELD is the sum of the weights held. LIMIT is an override by "gotsem limit"; a dash means that each program uses its own. Ids are listed in no order, as they are found: the whole keyspace is walked, a page at a time. Control characters in ids are escaped.`
 }
 
 func (c *lsCmd) Run(a *app) error {
@@ -142,7 +142,7 @@ type holdersCmd struct {
 }
 
 func (*holdersCmd) Help() string {
-	return `The oldest comes first. SINCE and LAPSES IN are by the server's clock; a lease that lives is renewed before it lapses. A slot that was taken with TryAcquire has no fence and no owner, and is not renewed. SLOT is what "gotsem revoke" takes.`
+	return `The oldest comes first. SINCE and LAPSES IN are by the server's clock; a lease that lives is renewed before it lapses. A slot of TryAcquire has no fence and no owner, and is not renewed. SLOT is what "gotsem revoke" takes.`
 }
 
 // heldSlot is one holder, in JSON.
@@ -226,11 +226,11 @@ type limitCmd struct {
 	looking
 	ID    text `arg:"" help:"What is limited."`
 	N     *int `arg:"" optional:"" help:"The new limit. 0 pauses the id."`
-	Reset bool `help:"Take the set limit off: each program goes by its own again."`
+	Reset bool `help:"Remove the override: each program uses its own limit again."`
 }
 
 func (*limitCmd) Help() string {
-	return `A limit that is set here wins over the programs' own, in every process, at once, until it is taken off. Raising it lets waiters in. Lowering it takes nothing away from anybody: nothing is granted until less than the new limit is held. Without N and --reset the limit is shown.`
+	return `An override wins over the programs' own limits, in every process, at once, until it is removed. Raising it lets waiters in. Lowering it revokes nothing: nothing is granted until less than the new limit is held. Without N and --reset the limit is shown.`
 }
 
 func (c *limitCmd) Validate() error {
@@ -271,7 +271,7 @@ func (c *limitCmd) Run(a *app) error {
 // taking is the flags of the commands that take slots away.
 type taking struct {
 	looking
-	TTL time.Duration `default:"30s" help:"For how long it is remembered, so that no holder puts its slot back: the TTL of the holders or more (default ${default})."`
+	TTL time.Duration `default:"30s" help:"How long the revocation is remembered, so that no holder restores its slot: the TTL of the holders or more (default ${default})."`
 }
 
 type revokeCmd struct {
@@ -281,7 +281,7 @@ type revokeCmd struct {
 }
 
 func (*revokeCmd) Help() string {
-	return `The holder is told at once if its process listens, at its next renewal at the latest; the room goes to the head of the line. A slot id that holds nothing harms nobody, and the exit code is 1.`
+	return `The holder is told at once if its process is subscribed, else at its next renewal. The freed room goes to the head of the line. A slot id that holds nothing is harmless, and the exit code is 1.`
 }
 
 func (c *revokeCmd) Run(a *app) error {
@@ -317,7 +317,7 @@ type clearCmd struct {
 }
 
 func (*clearCmd) Help() string {
-	return `For a deployment that is stuck. Every holder loses its lease, and is told as by revoke; those who wait keep their places, and the room goes to them. A set limit stays.`
+	return `For a deployment that is stuck. Every holder loses its lease, and is told as by revoke. Waiters keep their places, and get the freed room. An override stays.`
 }
 
 func (c *clearCmd) Run(a *app) error {

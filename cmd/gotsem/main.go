@@ -34,17 +34,17 @@ const (
 )
 
 type commands struct {
-	Demo       demoCmd       `cmd:"" help:"Show it: an HTTP service limited per project, under load, in a live table."`
+	Demo       demoCmd       `cmd:"" help:"Show an HTTP service limited per project, under load, in a live table."`
 	Run        runCmd        `cmd:"" help:"Run a command while holding a slot."`
 	Ls         lsCmd         `cmd:"" help:"List the ids that are held."`
 	Holders    holdersCmd    `cmd:"" help:"List who holds the slots of an id."`
-	Usage      usageCmd      `cmd:"" help:"Tell how an id stands."`
+	Usage      usageCmd      `cmd:"" help:"Show how much of an id is held."`
 	Limit      limitCmd      `cmd:"" help:"Show, set or reset the limit of an id."`
 	Revoke     revokeCmd     `cmd:"" help:"Take one slot away from its holder."`
 	Clear      clearCmd      `cmd:"" help:"Take all slots of an id away from their holders."`
-	Doctor     doctorCmd     `cmd:"" help:"Look whether this Redis is set up as the promises need it."`
+	Doctor     doctorCmd     `cmd:"" help:"Check whether this Redis is set up as the guarantees need it."`
 	Man        manCmd        `cmd:"" help:"Print the man page."`
-	Completion completionCmd `cmd:"" help:"Print what has a shell complete gotsem's arguments."`
+	Completion completionCmd `cmd:"" help:"Print a completion script for a shell."`
 	Pod        podCmd        `cmd:"" hidden:"" help:"One of the processes of demo --pods; started by it."`
 
 	Version kong.VersionFlag `help:"Print the version and exit."`

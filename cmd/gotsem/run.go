@@ -27,16 +27,16 @@ import (
 
 type runCmd struct {
 	connection
-	ID          text          `arg:"" help:"What is limited: all who name the same id share its slots."`
-	Limit       int           `short:"n" default:"1" placeholder:"N" help:"How many slots the id has (default ${default}). One that was set with gotsem limit wins."`
+	ID          text          `arg:"" help:"What is limited: everything that names the same id shares its slots."`
+	Limit       int           `short:"n" default:"1" placeholder:"N" help:"How many slots the id has (default ${default}). An override by gotsem limit wins."`
 	Weight      int           `default:"1" placeholder:"N" help:"How many slots the command takes (default ${default})."`
 	Wait        time.Duration `default:"30s" help:"The most to wait in line for them, such as 90s or 2h; 0: not at all (default ${default})."`
-	Queue       int           `default:"1000" placeholder:"N" help:"How many may wait; one more is not admitted (default ${default})."`
+	Queue       int           `default:"1000" placeholder:"N" help:"How many may wait in line; further ones are not admitted (default ${default})."`
 	TTL         time.Duration `name:"ttl" default:"30s" help:"How long the slots stay taken if gotsem is killed or Redis cannot be reached; until then they are renewed (default ${default})."`
 	KillAfter   time.Duration `default:"10s" help:"When the lease is lost: how long the command has from TERM to KILL (default ${default})."`
-	Fresh       bool          `env:"GOTSEM_FRESH" help:"Take a Redis that does not know the prefix for a new one, and do not wait for holders to come forward. For a Redis of this job's own."`
+	Fresh       bool          `env:"GOTSEM_FRESH" help:"Take a Redis that does not know the prefix for a new one, and do not wait for holders to re-register. For a Redis that only this job uses."`
 	Refused     int           `name:"refused-code" short:"E" default:"${refused}" placeholder:"CODE" help:"Exit code if the command was not admitted (default ${default})."`
-	CommandOnly bool          `help:"Give the slots back when the command itself has ended, whatever it has left running."`
+	CommandOnly bool          `help:"Release the slots when the command itself has ended, whatever it has left running."`
 	Label       string        `help:"Shown by gotsem holders, beside host and pid."`
 	Command     []text        `arg:"" help:"The command and its arguments, after --."`
 }
@@ -44,17 +44,17 @@ type runCmd struct {
 func (*runCmd) Help() string {
 	return `  gotsem run nightly -n 4 -- make report
 
-Waits in line for a slot, runs the command while holding it, and gives it back when the command has ended, and all that it started and left running (on Linux whatever group or session that is in; --command-only does not wait for it). At most N run at once, over all machines that share the Redis.
+Waits in line for a slot, runs the command while holding it, and releases it when the command and everything it started have ended (on Linux also processes in other groups or sessions; --command-only does not wait for them). At most N run at once, over all machines that share the Redis.
 
 Exit codes: the command's own; 128+N if signal N ended it; 75 not admitted (-E changes it): full, the line is full, or waited too long; 124 ended by gotsem since the lease was lost; 125 gotsem itself failed, which includes a Redis that cannot be reached; 126 the command cannot be run; 127 there is no such command.
 
-A Redis that does not know the prefix is new, or has lost its memory (a restart without data, FLUSHALL). Which of the two it is nobody can tell, so the first run waits --ttl and a second, and says so: whoever holds a slot puts it back meanwhile. With --wait 0 it is not admitted. --fresh leaves that out. A Redis that does not answer while gotsem stands in line is waited for, too, until --wait is over.
+A Redis that does not know the prefix is new, or has lost its memory (a restart without data, FLUSHALL). Nobody can tell which, so the first run waits --ttl plus a second, and says so: holders re-register meanwhile. With --wait 0 it is not admitted. --fresh skips that. If Redis does not answer while gotsem stands in line, gotsem keeps waiting until --wait is over.
 
-The lease is lost if it is revoked or cleared, or cannot be renewed for a whole --ttl: then the slots may be somebody else's. The command and all that it started get TERM, and after --kill-after KILL.
+The lease is lost if it is revoked or cleared, or cannot be renewed for a whole --ttl: then others may hold the slots. The command and everything it started get TERM, and after --kill-after KILL.
 
-The command finds GOTSEM_ID, GOTSEM_SLOT, GOTSEM_FENCE (a number that rises with every lease of the id, for a resource that refuses lower ones) and GOTSEM_EXPIRES (until when the lease is good without the next renewal; RFC 3339) in its environment. Gotsem prints nothing of its own to stdout, and to stderr only what goes wrong; while it waits and stderr is a terminal, it shows the place in line and who holds the slots.
+The command finds GOTSEM_ID, GOTSEM_SLOT, GOTSEM_FENCE (a number that rises with every lease of the id, for a resource that refuses lower ones) and GOTSEM_EXPIRES (until when the lease is good without the next renewal; RFC 3339) in its environment. Gotsem prints nothing of its own to stdout, and only problems to stderr. While it waits and stderr is a terminal, it shows the place in line and who holds the slots.
 
-Signals are passed on to the command and all that it started. While gotsem waits, one that would have ended the command ends the waiting, with 128+N. Without a terminal the command has a process group of its own. With one it stays in gotsem's, so that Ctrl-C, Ctrl-Z, fg, bg and pagers work as they do without gotsem; then INT, QUIT and WINCH come from the terminal itself and are not passed on a second time.`
+Signals are passed on to the command and everything it started. While gotsem waits, a signal that would have ended the command ends the waiting, with 128+N. Without a terminal the command has a process group of its own. With one it stays in gotsem's, so that Ctrl-C, Ctrl-Z, fg, bg and pagers work as they do without gotsem; then INT, QUIT and WINCH come from the terminal itself and are not passed on a second time.`
 }
 
 func (c *runCmd) Validate() error {
@@ -82,7 +82,7 @@ func (c *runCmd) Run(a *app) error {
 	for i, arg := range c.Command {
 		argv[i] = string(arg)
 	}
-	path, err := exec.LookPath(argv[0]) // before anybody waits for it
+	path, err := exec.LookPath(argv[0]) // before waiting for nothing
 	if err != nil && !errors.Is(err, exec.ErrDot) {
 		return cannotRun(argv[0], err)
 	}
@@ -136,7 +136,7 @@ func (c *runCmd) Run(a *app) error {
 	return nil
 }
 
-// queueFor has nobody wait who does not want to.
+// queueFor is Options.Queue: without a wait there is no line.
 func queueFor(wait time.Duration, queue int) int {
 	if wait == 0 || queue <= 0 {
 		return -1
@@ -202,7 +202,7 @@ func (c *runCmd) ask(ctx context.Context, a *app, sem *gotsem.Semaphore, line *w
 	recovering := (*gotsem.RecoveringError)(nil)
 	switch {
 	case errors.As(err, &recovering):
-		a.complain(fmt.Errorf("Redis does not know the prefix %s yet, or not any more. Waiting %v, so that whoever holds slots can come forward; --wait counts from then on (--fresh does not wait: for a Redis that nobody else can hold slots of)",
+		a.complain(fmt.Errorf("Redis does not know the prefix %s yet, or not any more. Waiting %v, so that holders can re-register; --wait counts from then on (--fresh skips this, for a Redis that only this job uses)",
 			printable(c.Prefix), recovering.RetryAfter.Round(100*time.Millisecond)))
 		wait += recovering.RetryAfter
 	case !errors.Is(err, gotsem.ErrFull):
@@ -261,7 +261,7 @@ func (c *runCmd) display(ctx context.Context, a *app, sem *gotsem.Semaphore, lin
 func (c *runCmd) progress(ctx context.Context, sem *gotsem.Semaphore, d store.Decision, waited time.Duration) string {
 	text := fmt.Sprintf("gotsem: waiting for %s, %v of %v: ", printable(string(c.ID)), waited.Round(time.Second), c.Wait)
 	if d.Outcome == store.Recovering {
-		return text + fmt.Sprintf("the store lost its memory, holders have %v to come forward", d.RetryIn.Round(time.Second))
+		return text + fmt.Sprintf("the store lost its memory, holders have %v to re-register", d.RetryIn.Round(time.Second))
 	}
 	text += fmt.Sprintf("place %d of %d in line, %d of %d held", d.Place, d.Waiting, d.Active, d.Limit)
 	holders, err := sem.Holders(ctx, string(c.ID))
@@ -346,7 +346,7 @@ func (c *runCmd) supervise(a *app, child *child, lease *gotsem.Lease, signals <-
 		case s := <-signals:
 			child.pass(s.(syscall.Signal))
 		case <-lost:
-			a.complain(fmt.Errorf("the lease of %s is lost, its slots may be another's: ending the command, TERM now, KILL in %v", printable(string(c.ID)), c.KillAfter))
+			a.complain(fmt.Errorf("the lease of %s is lost, others may hold its slots: ending the command, TERM now, KILL in %v", printable(string(c.ID)), c.KillAfter))
 			c.end(a, child, signals)
 			return exitEnded
 		case <-reap: // ends of what was adopted come together: one look is enough for all
@@ -364,7 +364,7 @@ func (c *runCmd) supervise(a *app, child *child, lease *gotsem.Lease, signals <-
 			}
 			if !said && time.Since(since) > time.Second {
 				said = true
-				a.complain(fmt.Errorf("the command has ended (%d), and %s that it started: its slots of %s stay held until that has ended, too (--command-only does not wait for it)", code, goOn(left), printable(string(c.ID))))
+				a.complain(fmt.Errorf("the command has ended (%d), and %s that it started: its slots of %s stay held until then (--command-only does not wait)", code, goOn(left), printable(string(c.ID))))
 			}
 			look = time.After(lookEvery)
 		}

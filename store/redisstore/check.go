@@ -80,7 +80,7 @@ func (c *checker) latency(ctx context.Context) error {
 	}
 	c.say("latency", best < 50*time.Millisecond, "the best of five round trips took %v; a call may take StoreTimeout (250ms by default)", best.Round(time.Microsecond))
 	if apart.Abs() > time.Second {
-		c.say("clock", false, "Redis is %v ahead of this process. Slots go by Redis's clock, so that is harmless here; processes of the public seed go by their own", apart.Round(time.Millisecond))
+		c.say("clock", false, "Redis is %v ahead of this process. Slots go by Redis's clock, so that is harmless here; processes of the original gotsem go by their own", apart.Round(time.Millisecond))
 	} else {
 		c.say("clock", true, "Redis's clock and ours agree within %v", max(apart.Abs(), best).Round(time.Microsecond))
 	}
@@ -269,7 +269,7 @@ func (c *checker) push(ctx context.Context) error {
 			}
 		case *redis.Message:
 			if m.Payload == "x" {
-				c.say("push", true, "a word arrives")
+				c.say("push", true, "a wake-up arrives")
 				return nil
 			}
 		}
@@ -284,7 +284,7 @@ func (c *checker) push(ctx context.Context) error {
 	if err := c.s.client.Ping(ctx).Err(); err != nil {
 		return err
 	}
-	c.say("push", false, "no word arrived within 2s: waiters are woken by their polls only, within a second")
+	c.say("push", false, "no wake-up arrived within 2s: waiters are woken by their polls only, within a second")
 	return nil
 }
 

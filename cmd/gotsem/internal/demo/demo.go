@@ -150,7 +150,7 @@ func Run(ctx context.Context, o Options) error {
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	err = s.report.summary(clean, ctx.Err() != nil)
-	if reset := s.sem.ResetLimit(clean, s.id(changing)); reset != nil { // what was set by hand would stay
+	if reset := s.sem.ResetLimit(clean, s.id(changing)); reset != nil { // an override would stay
 		err = errors.Join(err, fmt.Errorf("the limit of %s could not be taken off again: %w", s.id(changing), reset))
 	}
 	return err

@@ -12,7 +12,7 @@ const settling = 500 * time.Millisecond
 
 // referee counts the work that runs, and knows nothing of the store. Work is
 // reported after its slot was granted, and its end, which the worker waits to see
-// counted, before the slot is given back. So what is counted is at most what is
+// counted, before the slot is released. So what is counted is at most what is
 // held, whatever is late.
 type referee struct {
 	mu     sync.Mutex

@@ -118,7 +118,7 @@ func (r *report) heading() string {
 	return fmt.Sprintf("gotsem demo: an HTTP service limited per project, on %s. %v, TTL %v. Ctrl-C ends it.\n\n", r.show.where, r.show.Length, r.show.ttl())
 }
 
-// limited tells that the limit was set by hand.
+// limited tells that the limit was overridden.
 func (r *report) limited(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -49,7 +49,7 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "over", http.StatusServiceUnavailable)
 		return
 	}
-	defer end() // before the slot is given back
+	defer end() // before the slot is released
 	work, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(lease.Context(), cancel)()
