@@ -23,7 +23,7 @@ import (
 // How httpshed compares with a handler alone over real connections is measured in
 // verify/bench. Here is what has no server, and what a refusal takes in an overload.
 
-// bare answers 429 as a handler would that nobody helps.
+// bare answers 429 as a handler without a Shedder would.
 func bare(w http.ResponseWriter, _ *http.Request) {
 	h := w.Header()
 	h.Set("Retry-After", "1")

@@ -1,6 +1,6 @@
-// Package httpshed is the quick no over HTTP: middleware for net/http that lets a
-// request in when a gotsem semaphore has a slot for it, and otherwise refuses it
-// at once, before its body is read, in a way that lets its client try elsewhere.
+// Package httpshed sheds load over HTTP: middleware for net/http that admits a request
+// when a gotsem semaphore has a slot for it, and otherwise refuses it at once, before
+// its body is read, in a way that lets its client try elsewhere.
 //
 //	shed, err := httpshed.New(httpshed.Options{
 //		Semaphore: sem,                          // shared by a fleet, or of this process
@@ -8,7 +8,7 @@
 //	})
 //	mux.Handle("/projects/{project}/capture", shed.Handler(capture))
 //
-// # A request that is let in
+// # Admitted
 //
 // It holds its slot until its handler returns, panics or calls runtime.Goexit; a
 // connection that the handler takes over (a WebSocket) holds it until it is
@@ -17,21 +17,21 @@
 // also when the slot is lost. The handler gets the ResponseWriter that the server
 // made, not a wrapper (but for requests that ask for an upgrade, see [Keep]).
 //
-// # A request that is refused
+// # Refused
 //
 // It gets its status (429), a Retry-After that comes from how fast the slots of
-// its id come free, and no word about its id. On HTTP/1.x the connection is closed
+// its id come free, and nothing about its id. On HTTP/1.x the connection is closed
 // with it, since a kept one leads the client's retry back to the same full server:
-// what balances connections (kube-proxy, an L4 balancer) chose once. That has a
-// budget per second. HTTP/2 connections are spared: closing one would turn away
+// a balancer of connections (kube-proxy, an L4 balancer) chooses once. That has a
+// budget per second. HTTP/2 connections are spared: closing one would end
 // the other requests on it.
 //
 // The answer does not wait for the request's body. What is left of that is read after
-// it and thrown away, within bounds (Options.Linger, LingerBytes, MaxLingering): most
+// it and discarded, within bounds (Options.Linger, LingerBytes, MaxLingering): most
 // clients and proxies send all of a body before they read, and would meet a reset.
-// Where that cannot be promised, the answer announces that the connection is closed.
+// Where that is not possible, the answer announces that the connection is closed.
 //
-// # A request that waits
+// # Waiting
 //
 // With Options.Wait it first stands in line, and its place ends with its client:
 // net/http notices that a client hung up only when the body was read, so the body
@@ -40,7 +40,7 @@
 //
 // # Reading order
 //
-// options.go (what can be set), shedder.go (the door: who asks, is there room),
+// options.go (what can be set), shedder.go (the entry: which id, is there room),
 // held.go (what a request holds), refuse.go (the answer no, closing, lingering),
 // drain.go (Retry-After), key.go (what is limited), transport.go (the client's
 // side).

@@ -61,7 +61,7 @@ func Example_perProject() {
 }
 
 // One request at a time per API key. The key is a secret, so its hash is what the
-// store and its dashboards see; and whoever makes keys up shares one limit.
+// store and its dashboards see; and clients that make keys up share one limit.
 func Example_apiKey() {
 	sem, err := gotsem.New(gotsem.Options{Limit: 1})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // held is what a request that was let in holds, and its context: the server's,
 // which ends besides when a lease is lost.
 //
-// The slot is given back when nobody has a share in it any more. The handler has
+// The slot is released when nobody has a share in it any more. The handler has
 // one until it returns; Keep takes that one over, or makes another; a connection
 // that was taken over has one until it is closed.
 type held struct {
@@ -124,7 +124,7 @@ func (h *held) keep() func() {
 	}
 }
 
-// share makes another share. It returns false if the slot was given back.
+// share makes another share. It returns false if the slot was released.
 func (h *held) share() bool {
 	for {
 		n := h.shares.Load()
@@ -165,7 +165,7 @@ func (v *values) Value(key any) any           { return v.Context.Value(key) }
 
 // Lease returns the lease of the request whose context ctx is, or is made from,
 // for its Fence and for its Context, which goes on when the request's ends. It is
-// nil for a request that holds no slot. It is given back by the Shedder or by what
+// nil for a request that holds no slot. It is released by the Shedder or by what
 // Keep returned, not by its own Release.
 func Lease(ctx context.Context) *gotsem.Lease {
 	h, _ := ctx.Value(heldKey{}).(*held)

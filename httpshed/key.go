@@ -42,8 +42,8 @@ func ByPathValue(name string) func(*http.Request) (string, error) {
 	}
 }
 
-// ByHeader limits by a header field. Anybody can write a header: it names somebody
-// only behind what authenticates it and overwrites what clients send. A request
+// ByHeader limits by a header field. Anyone can write a header: it identifies a
+// client only behind a layer that authenticates it and overwrites what clients send. A request
 // without it, or with more than one, is answered 400. Wrap it in HashID if it is a
 // secret, and in Overflow if it is not checked.
 func ByHeader(name string) func(*http.Request) (string, error) {
@@ -98,10 +98,10 @@ const OverflowID = "~overflow"
 // overflowIdle is how long an id that is not asked for keeps its room, at least.
 const overflowIdle = time.Minute
 
-// Overflow bounds how many ids a key makes: the first n keep their own, whoever
-// comes while these are in use shares OverflowID, with one limit for all of them.
-// So somebody who makes ids up gets n limits and no more, and neither drives out
-// nor locks out those who were there before. An id gives up its room one to two
+// Overflow bounds how many ids a key makes: the first n keep their own, and
+// those that come while these are in use share OverflowID, with one limit for all of them.
+// So a client that makes ids up gets n limits and no more, and neither drives out
+// nor locks out the ids that were there before. An id gives up its room one to two
 // minutes after it was last asked for. It costs about 40 bytes per id.
 func Overflow(n int, key func(*http.Request) (string, error)) func(*http.Request) (string, error) {
 	o := &overflow{max: n, seed: maphash.MakeSeed(), now: map[uint64]struct{}{}, start: time.Now()}

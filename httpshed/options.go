@@ -58,7 +58,7 @@ type Options struct {
 
 	// Key names what is limited: a project, an API key, a route. There is no
 	// default, and client addresses are no good one: many callers share one, and
-	// headers that carry them are written by anybody. An error is answered with
+	// anyone can write the headers that carry them. An error is answered with
 	// 400 (or what a *StatusError says), as is an empty id or one longer than
 	// gotsem.MaxID. See ByHeader, ByPathValue, Fixed, HashID, Overflow.
 	Key func(*http.Request) (string, error)
@@ -67,8 +67,8 @@ type Options struct {
 	// An error, or less than 1, is answered like one of Key.
 	Weight func(*http.Request) (int, error)
 
-	// Wait is the most that a request waits in line for its slot. How many may
-	// wait says the semaphore's Queue. 0: nobody waits.
+	// Wait is the most that a request waits in line for its slot. The semaphore's
+	// Queue says how many may wait. 0: nobody waits.
 	Wait time.Duration
 
 	// QueueBody is the largest body that is read ahead for a request that is to
@@ -98,7 +98,7 @@ type Options struct {
 
 	// Linger is how long the rest of a refused request's body may keep the server
 	// waiting after the refusal was sent: 64 KiB have to arrive in each Linger, and
-	// all of it within 30. It is read and thrown away, so that a client or a proxy
+	// all of it within 30. It is read and discarded, so that a client or a proxy
 	// that sends first and reads then gets to read. On HTTP/2 it is 16 KiB in each
 	// quarter of Linger: there the answer's end is sent after it. 0: 1 s.
 	Linger time.Duration
@@ -136,8 +136,8 @@ type Options struct {
 	// Nil: slog.Default().
 	Logger *slog.Logger
 
-	// Shadow refuses nobody: who would have been is counted, told to OnRefuse, and
-	// let through without a slot. Nobody waits.
+	// Shadow refuses nothing: a request that would have been refused is counted,
+	// reported to OnRefuse, and let through without a slot. Nothing waits.
 	Shadow bool
 }
 

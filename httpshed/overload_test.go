@@ -335,14 +335,14 @@ func TestPlaceEndsWithItsClient(t *testing.T) {
 				body, err := io.ReadAll(r.Body)
 				bodies <- fmt.Sprint(string(body), err)
 			})))
-			var ghosts []net.Conn
+			var hungUp []net.Conn
 			for range 3 {
 				conn, _ := dial(t, srv)
 				send(t, conn, "%s", request)
-				ghosts = append(ghosts, conn)
+				hungUp = append(hungUp, conn)
 			}
 			await(t, "three wait", func() bool { return usage(t, sem, "capture").Waiting == 3 })
-			for _, conn := range ghosts {
+			for _, conn := range hungUp {
 				_ = conn.Close()
 			}
 			await(t, "the line is empty", func() bool { return usage(t, sem, "capture").Waiting == 0 })

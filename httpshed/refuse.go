@@ -152,10 +152,10 @@ func answersOf(o Options) (as [reasons]answer) {
 			p.Title = "This server cannot tell whom the request is for."
 			p.Status, p.Type = http.StatusInternalServerError, ""
 		case Unavailable:
-			p.Title = "Whether there is room cannot be found out at the moment. Retry-After says when to try again."
+			p.Title = "The limit cannot be checked at the moment. Retry-After says when to try again."
 			p.Status, p.Type = http.StatusServiceUnavailable, typeCapacity
 		case Recovering:
-			p.Title = "Nobody is let in for a moment. Retry-After says when to try again."
+			p.Title = "No request is admitted for a moment. Retry-After says when to try again."
 			p.Status, p.Type = http.StatusServiceUnavailable, typeCapacity
 		}
 		as[reason] = p.answer(o)

@@ -219,7 +219,7 @@ func acquire(ctx context.Context, sem *gotsem.Semaphore, id string, weight int, 
 	return sem.Acquire(ctx, id, gotsem.Weight(weight), gotsem.MaxWait(patience))
 }
 
-// release gives a slot back. What the store does not take now, gotsem gives back
+// release releases a slot. What the store does not take now, gotsem releases
 // in the background.
 func release(ctx context.Context, l *gotsem.Lease) { _ = l.Release(ctx) }
 
@@ -246,7 +246,7 @@ func judge(ctx context.Context, id string, err error) verdict {
 	case errors.Is(err, gotsem.ErrTooHeavy):
 		v.reason = TooHeavy
 	case errors.Is(err, gotsem.ErrUnavailable) && !errors.Is(over, context.Canceled):
-	case errors.Is(over, context.DeadlineExceeded): // somebody's limit in time, not the client
+	case errors.Is(over, context.DeadlineExceeded): // the handler's own time limit, not the client
 		v.reason = WaitedTooLong
 	case over != nil:
 		v.gone = true

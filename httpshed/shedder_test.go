@@ -845,7 +845,7 @@ func TestKeep(t *testing.T) {
 	})
 	run(func(_ http.ResponseWriter, r *http.Request) { release = httpshed.Keep(r.Context()) })
 	if held() != 1 {
-		t.Error("kept, and given back when the handler returned")
+		t.Error("kept, and released when the handler returned")
 	}
 	release()
 	release()
@@ -921,7 +921,7 @@ func TestKeepNested(t *testing.T) {
 	}
 	release()
 	if usage(t, a, "capture").Active != 0 || usage(t, b, "capture").Active != 0 {
-		t.Error("not both are given back")
+		t.Error("not both are released")
 	}
 }
 

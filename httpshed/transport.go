@@ -24,17 +24,17 @@ const (
 
 // Transport is the client's side: an http.RoundTripper that holds a slot for as
 // long as a request is under way, which is until its response's body is read to
-// the end or closed; and that tries again, politely, what an upstream refused.
+// the end or closed; and that retries, politely, what an upstream refused.
 //
-// A request is tried again if the answer is 429 or 503 with a Retry-After of at
+// A request is retried if the answer is 429 or 503 with a Retry-After of at
 // most MaxRetryAfter, and its body can be sent again (it has none, or GetBody).
 // Such an answer says that nothing was done, so that the method does not matter.
-// Nothing else is tried again. Before that it waits as long as it was told, with
+// Nothing else is retried. Before that it waits as long as it was told, with
 // up to a tenth more, and holds no slot meanwhile. It gives up after Attempts, when
 // the request's context would end first, and when the upstream's retry budget is
 // used up: a tenth of the requests, and ten. So an upstream that refuses everything
-// sees at most 10 % more requests, not three times as many. Whoever gives up gets
-// the upstream's answer.
+// sees at most 10 % more requests, not three times as many. The caller of a request
+// that is given up gets the upstream's answer.
 //
 // The fields must not be changed once it is in use. It is safe for concurrent use.
 type Transport struct {

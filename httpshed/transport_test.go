@@ -190,7 +190,7 @@ func TestTransportRetries(t *testing.T) {
 					t.Fatal(err)
 				}
 				if resp.StatusCode != c.code {
-					t.Errorf("status %d: whoever gives up gets the answer", resp.StatusCode)
+					t.Errorf("status %d: a caller that gives up gets the answer", resp.StatusCode)
 				}
 				if n := usage(t, sem, "up.example:80").Active; n != 1 {
 					t.Errorf("%d slots are held with an answer that is not read", n)
@@ -251,7 +251,7 @@ func TestTransportDateIsTheUpstreams(t *testing.T) {
 	}
 }
 
-// An answer without any Body, which a Base of somebody's own may give, is tried again
+// An answer without any Body, which a Base of the caller's may give, is tried again
 // like another, and is handed on with an empty one.
 func TestTransportAnswerWithoutBody(t *testing.T) {
 	t.Parallel()

@@ -36,7 +36,7 @@ func serveBoth(tb testing.TB, h http.Handler) *httptest.Server {
 	return srv
 }
 
-// Whoever uploads 1 or 10 MB to a full server finds its 429, whether it reads while
+// A client that uploads 1 or 10 MB to a full server finds its 429, whether it reads while
 // it sends (net/http's client, curl) or only then (raw, like many libraries and
 // proxies); with a length or in chunks, on a connection that is closed or kept, over
 // HTTP/1.1 and HTTP/2. `make uploads` asks more clients, and proxies.
@@ -283,10 +283,10 @@ func TestPostWaitsBehindTimeoutHandler(t *testing.T) {
 			waiting := func(n int) func() bool {
 				return func() bool { return usage(t, sem, "capture").Waiting == n }
 			}
-			ghost, _ := dial(t, srv)
-			send(t, ghost, head+"gone")
+			gone, _ := dial(t, srv)
+			send(t, gone, head+"gone")
 			await(t, "it waits", waiting(1))
-			_ = ghost.Close()
+			_ = gone.Close()
 			await(t, "its place ends with it", waiting(0))
 
 			conn, r := dial(t, srv)

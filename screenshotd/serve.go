@@ -154,7 +154,7 @@ func (c *serveCmd) listen(ctx context.Context, s *server.Server, log *slog.Logge
 		return err
 	case <-ctx.Done():
 	}
-	// Whoever sends work asks /readyz, and over new connections: they are taken for a
+	// Balancers ask /readyz, and over new connections: they are taken for a
 	// while. After its answer each connection is closed, so that none is cut off later.
 	log.Info("screenshotd: stopping; /readyz says no, and then captures under way may finish", "drain", c.Drain, "within", c.ShutdownTimeout)
 	s.Closing()

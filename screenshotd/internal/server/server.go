@@ -198,7 +198,7 @@ func (s *Server) admitted(w http.ResponseWriter, r *http.Request) {
 	capture(w, r)
 }
 
-// capture takes the picture. The slot is given back when the tab is gone, and not
+// capture takes the picture. The slot is released when the tab is gone, and not
 // before; nor after, however slowly the answer is read.
 func (s *Server) capture(w http.ResponseWriter, r *http.Request, j *job) {
 	release := httpshed.Keep(r.Context())
