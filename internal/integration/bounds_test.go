@@ -25,9 +25,9 @@ import (
 
 const (
 	storeTimeout = 500 * time.Millisecond
-	// promised is what a call may take beyond its budget; slack is what a busy machine adds.
+	// promised is what a call may take beyond its budget; busy is what a busy machine adds.
 	promised = 100 * time.Millisecond
-	slack    = 250 * time.Millisecond
+	busy     = 250 * time.Millisecond
 
 	hopeless = 5 * time.Second // a call that takes so long is waited for no longer
 
@@ -447,7 +447,7 @@ func (c *table) place(t *testing.T, p *place) {
 			}
 			c.tried++
 			c.took[p.String()+name] = took
-			if took > bounds[name].most+promised+slack {
+			if took > bounds[name].most+promised+busy {
 				c.late[p] = append(c.late[p], name)
 			}
 		})

@@ -1,6 +1,6 @@
 //go:build unix
 
-package gotsem_test
+package integration
 
 import (
 	"bufio"
@@ -310,7 +310,7 @@ const handOverMax = 5 * 1200 * time.Millisecond
 
 // Waiters of four processes are granted in the order in which they joined, each by
 // one wake-up. GOTSEM_FIFO_ROUNDS=5 makes it a thousand hand-offs (one round is 200).
-func TestLineAcrossProcesses(t *testing.T) {
+func TestProcessesAreServedInOrder(t *testing.T) {
 	srv := redistest.Start(t)
 	const each = 50
 	config := childConfig{Addr: srv.Addr(), Limit: 1, Queue: 500, TTL: 30 * time.Second}
@@ -356,7 +356,7 @@ func TestLineAcrossProcesses(t *testing.T) {
 
 // Subscriptions are killed at random, and a fifth of what they bring is lost on the
 // way: everybody is served, in order, and no gap is longer than a poll.
-func TestLineLosesWakeUps(t *testing.T) {
+func TestALostWakeUpCostsOnePoll(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	each := number(t, "GOTSEM_LOSSY_WAITERS", 12)
@@ -400,7 +400,7 @@ func TestLineLosesWakeUps(t *testing.T) {
 
 // Nobody may publish at all: releases work as ever, and polls hand on. A waiter in the
 // releasing process needs no push.
-func TestLineWithoutPush(t *testing.T) {
+func TestPollsHandOnWithoutPush(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	do(t, srv, "ACL", "SETUSER", "mute", "on", ">pw", "~*", "&*", "+@all", "-publish", "-spublish")
@@ -433,7 +433,7 @@ func TestLineWithoutPush(t *testing.T) {
 
 // The holders are killed, and one waits alone: it holds as soon as their slots have
 // lapsed, though nobody calls anything on that id.
-func TestHoldersKilled(t *testing.T) {
+func TestSlotsOfKilledHoldersGoToWaiters(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	const ttl = 2 * time.Second
@@ -474,7 +474,7 @@ func TestHoldersKilled(t *testing.T) {
 
 // Five at the head of the line are killed: who waits behind them is held up once, and
 // not once for each.
-func TestDeadWaitersAtTheHead(t *testing.T) {
+func TestDeadWaitersHoldUpTheLineOnce(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	f := fullSem(t, srv.Client(), 1, func(o *gotsem.Options) { o.Queue = 20 })
@@ -518,7 +518,7 @@ func TestDeadWaitersAtTheHead(t *testing.T) {
 
 // A process stands still for a while: it keeps its place, or its turn goes to the next
 // and it stands by its old ticket; nobody waits outside the line for ever.
-func TestStalledWaiters(t *testing.T) {
+func TestAStalledWaiterKeepsItsTicket(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	sem := fullSem(t, srv.Client(), 1, func(o *gotsem.Options) { o.Queue = 20 })
@@ -751,7 +751,7 @@ func (c childConfig) takePart(sem *gotsem.Semaphore) {
 }
 
 // GOTSEM_CAP_SECONDS says for how long (10).
-func TestCapAcrossProcesses(t *testing.T) {
+func TestProcessesKeepTheLimit(t *testing.T) {
 	srv := redistest.Start(t)
 	const processes, workers, limit, ttl = 8, 64, 10, 2 * time.Second
 	ref := &referee{limit: limit, holds: make(map[string]time.Time)}

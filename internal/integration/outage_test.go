@@ -1,6 +1,6 @@
 //go:build unix
 
-package gotsem_test
+package integration
 
 import (
 	"context"
@@ -54,7 +54,7 @@ var hangs = map[string]func(t *testing.T, srv *redistest.Server, relay *redistes
 // Redis does not answer, and go-redis is at its default options, which wait for
 // seconds: every call is back in time, nothing piles up, the breaker opens, and when
 // Redis answers again calls count again and what was given back is free.
-func TestRedisHangs(t *testing.T) {
+func TestCallsReturnInTimeWhenRedisHangs(t *testing.T) {
 	clients := map[string]func(addr string) redis.UniversalClient{
 		"client": func(addr string) redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: addr}) },
 		// One that knows nothing of the deadline of a ctx.
@@ -230,7 +230,7 @@ func awaitOurs(d time.Duration, n int) (now int) {
 
 // Those who stand in line go by the policy as well, at once; who may wait on keeps
 // its place.
-func TestRedisHangsWhileWaiting(t *testing.T) {
+func TestWaitersGoByThePolicyWhenRedisHangs(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	relay := redistest.NewRelay(t, srv.Addr())
@@ -291,7 +291,7 @@ func TestRedisHangsWhileWaiting(t *testing.T) {
 }
 
 // A Redis that answers, but cannot serve for now, is an outage.
-func TestAnswersThatAreOutages(t *testing.T) {
+func TestARedisThatCannotServeIsAnOutage(t *testing.T) {
 	client := func(srv *redistest.Server) func() redis.UniversalClient {
 		return func() redis.UniversalClient { return srv.Client() }
 	}

@@ -1,6 +1,6 @@
 //go:build unix
 
-package gotsem_test
+package integration
 
 import (
 	"context"

@@ -1,6 +1,6 @@
 //go:build unix
 
-package gotsem_test
+package integration
 
 import (
 	"context"
@@ -193,7 +193,7 @@ func TestRollOutKeepsSkewedPeers(t *testing.T) {
 
 // A peer whose clock is fast evicts our leases. They are put back at their renewal if
 // there is room, else they are lost, and their holder is told.
-func TestRollOutFastPeerEvicts(t *testing.T) {
+func TestRollOutRestoresEvictedLeases(t *testing.T) {
 	const ttl = 2 * time.Second
 	for name, test := range map[string]struct {
 		limit, weight int
@@ -259,7 +259,7 @@ func TestRollOutFastPeerEvicts(t *testing.T) {
 }
 
 // A peer with a short TTL shortens the key of all; our lease in it is put back.
-func TestRollOutShortKey(t *testing.T) {
+func TestRollOutRestoresLeasesOfAShortKey(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	ctx := t.Context()
