@@ -13,7 +13,8 @@ const (
 	backlogMax     = 10_000                 // pending releases; more slots lapse by themselves
 	backlogWorkers = 128                    // released at a time: they share their batches
 	backlogRetry   = 250 * time.Millisecond // until a failed one is tried again
-	backlogAgain   = time.Second            // until one in doubt is released once more, or StoreTimeout if that is longer
+	backlogSoon    = 60 * time.Millisecond  // until one in doubt is released once more, and again after four times that
+	backlogAgain   = time.Second            // until it is for the last time, or StoreTimeout if that is longer
 )
 
 // backlog releases slots in the background: those of callers who did not wait for it,
@@ -26,8 +27,9 @@ const (
 // waiter that gave up holds up those behind it until then.
 //
 // An acquire in doubt, one that was not answered, may reach the store after its
-// release. So that is released twice: the second time when whatever was under way has
-// arrived, or has been dropped.
+// release, and its place would hold up those behind it. So that is released again: soon,
+// since most that is late is late by little, and for the last time when whatever was
+// under way has arrived, or has been dropped.
 type backlog struct {
 	gate *gate
 
@@ -52,9 +54,10 @@ type backlog struct {
 type pendingRelease struct {
 	id, slotID string
 	due, until time.Duration
-	index      int    // in the queue; -1: not there
-	inDoubt    bool   // an acquire was not answered: it may reach the store after the release
-	lease      *Lease // whose slot it is, to be taken over; nil: the store may have heard of the release
+	pause      time.Duration // before the latest try of one in doubt
+	index      int           // in the queue; -1: not there
+	inDoubt    bool          // an acquire was not answered: it may reach the store after the release
+	lease      *Lease        // whose slot it is, to be taken over; nil: the store may have heard of the release
 }
 
 func (b *backlog) init(g *gate) {
@@ -257,8 +260,11 @@ func (b *backlog) sent(d *pendingRelease, lease *Lease, freed bool, err error) {
 			return // it stays pending, for Close to tell
 		}
 	case d.inDoubt && !freed && !b.closing:
-		d.inDoubt = false
-		d.due = now + max(backlogAgain, b.gate.timeout)
+		last := d.until - b.gate.ttl + max(backlogAgain, b.gate.timeout)
+		d.pause = max(4*d.pause, backlogSoon)
+		if d.due = now + d.pause; d.due >= last {
+			d.due, d.inDoubt = max(last, now+backlogSoon), false
+		}
 	default:
 		b.forget(d)
 		return

@@ -240,3 +240,193 @@ func TestWhatIsNotWellIsSaidOnce(t *testing.T) {
 		})
 	}
 }
+
+func TestAReleaseThatIsNotTaken(t *testing.T) {
+	for _, how := range []mood{refuses, hangs} {
+		synctest.Test(t, func(t *testing.T) {
+			st := newShaky()
+			s := open(t, Options{Store: st, Limit: 5, Outage: Closed})
+			l := mustTry(t, s, "id")
+			r := s.TryAcquire(context.Background(), "id")
+			st.is(how)
+			began := time.Now()
+			if err := l.Release(context.Background()); !errors.Is(err, ErrUnavailable) || !contains(err.Error(), "released in the background") {
+				t.Errorf("%v", err)
+			}
+			if d := time.Since(began); d > DefaultStoreTimeout {
+				t.Errorf("waited %v", d)
+			}
+			s.Release(context.Background(), "id", r.SlotID)
+			if err := l.Release(context.Background()); err != nil {
+				t.Errorf("a second time: %v", err)
+			}
+			time.Sleep(5 * time.Second)
+			if n := st.held(t, "id"); n != 2 {
+				t.Fatalf("%d held", n)
+			}
+			st.is(well)
+			time.Sleep(2 * time.Second) // much less than the TTL
+			if n := st.held(t, "id"); n != 0 {
+				t.Errorf("%v: %d held, 2 s after the store came back", how, n)
+			}
+		})
+	}
+}
+
+// Releases that nobody waits for are as safe as the others.
+func TestAsyncRelease(t *testing.T) {
+	for _, how := range []mood{well, refuses, hangs, forgetful} {
+		synctest.Test(t, func(t *testing.T) {
+			st := newShaky()
+			s := open(t, Options{Store: st, Limit: 20, Outage: Closed, AsyncRelease: true})
+			for range 2 { // in the second round it is known to be away
+				var ls []*Lease
+				var rs []AcquireResult
+				for range 10 {
+					ls = append(ls, mustTry(t, s, "id"))
+					rs = append(rs, s.TryAcquire(context.Background(), "id"))
+				}
+				st.is(how)
+				for i := range ls {
+					began := time.Now()
+					mustRelease(t, ls[i])
+					s.Release(context.Background(), "id", rs[i].SlotID)
+					if time.Since(began) != 0 {
+						t.Errorf("%v: waited %v", how, time.Since(began))
+					}
+				}
+				time.Sleep(3 * time.Second)
+				if n := st.held(t, "id"); how == well && n != 0 || (how == refuses || how == hangs) && n != 20 {
+					t.Errorf("%v: %d held", how, n)
+				}
+				if how != well {
+					up(t, s, st)
+				}
+				time.Sleep(2 * time.Second)
+				if n := st.held(t, "id"); n != 0 {
+					t.Errorf("%v: %d held", how, n)
+				}
+			}
+			if st := s.Stats(); st.Released != 40 {
+				t.Errorf("%v: %+v", how, st)
+			}
+		})
+	}
+}
+
+// The store granted, and the answer got lost: the slot is given back at once.
+func TestALostReplyLeaksNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newShaky()
+		s := open(t, Options{Store: st, Limit: 5, Outage: Closed, Queue: 5})
+		ctx := context.Background()
+		st.is(forgetful, "acquire")
+		_, errTry := s.Try(ctx, "id")
+		_, errAcquire := s.Acquire(ctx, "id")
+		if !errors.Is(errTry, ErrUnavailable) || !errors.Is(errAcquire, ErrUnavailable) {
+			t.Fatal(errTry, errAcquire)
+		}
+		if r := s.TryAcquire(ctx, "id"); r.Acquired {
+			t.Fatalf("%+v", r)
+		}
+		synctest.Wait()
+		if n := st.held(t, "id"); n != 0 {
+			t.Errorf("%d held", n)
+		}
+		st.is(well)
+	})
+}
+
+// The acquire was abandoned and reaches the store after the release: once more, a
+// second later.
+func TestALateAcquireLeaksNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newShaky()
+		s := open(t, Options{Store: st, Limit: 5, Outage: Closed})
+		st.is(hangs, "acquire")
+		var slotID string
+		if _, err := s.Try(context.Background(), "id"); !errors.Is(err, ErrUnavailable) {
+			t.Fatal(err)
+		}
+		s.gate.backlog.mu.Lock()
+		for id := range s.gate.backlog.pending {
+			slotID = id
+		}
+		s.gate.backlog.mu.Unlock()
+		time.Sleep(100 * time.Millisecond)
+		if _, err := st.Store.Acquire(context.Background(), &store.Request{ID: "id", SlotID: slotID, Weight: 1, Limit: 1, TTL: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		if n := st.held(t, "id"); n != 1 {
+			t.Fatalf("%d held", n)
+		}
+		time.Sleep(backlogAgain)
+		if n := st.held(t, "id"); n != 0 {
+			t.Errorf("%d held", n)
+		}
+		st.is(well)
+	})
+}
+
+// A waiter's question got lost, and its next one is granted. What was started to
+// undo the first must not take the lease away.
+func TestALostAnswerInLineDoesNotUndoTheGrant(t *testing.T) {
+	for _, how := range []mood{refuses, forgetful} {
+		synctest.Test(t, func(t *testing.T) {
+			st := newShaky()
+			s := open(t, Options{Store: st, Limit: 1, Queue: 5, Outage: Local})
+			st.is(how, "acquire")
+			w := queue(s, "id")
+			st.is(well)
+			time.Sleep(2 * localPoll)
+			l := w.holds(t)
+			time.Sleep(5 * time.Second)
+			if n := st.held(t, "id"); n != 1 {
+				t.Errorf("%v: a lease is held, and the store keeps %d slots", how, n)
+			}
+			lives(t, l)
+		})
+	}
+}
+
+func TestTheBacklogIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newShaky()
+		s := open(t, Options{Store: st, Limit: 1, TTL: time.Minute, Outage: Closed})
+		down(t, s, st)
+		for i := range backlogMax + 500 {
+			s.Release(context.Background(), "id", fmt.Sprint("s", i))
+		}
+		if n := owed(s); n != backlogMax {
+			t.Errorf("%d are owed", n)
+		}
+		time.Sleep(30 * time.Second)
+		if n := owed(s); n != backlogMax {
+			t.Errorf("%d are owed, half a TTL later", n)
+		}
+		time.Sleep(31 * time.Second)
+		if n := owed(s); n != 0 {
+			t.Errorf("%d are owed, though all have lapsed", n)
+		}
+		st.is(well)
+	})
+}
+
+// A release of what is in doubt is repeated until nothing can be under way any more: for
+// as long as a call may take, where that is long.
+func TestAReleaseInDoubtIsRepeatedForAsLongAsACallMayTake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 5 * time.Second
+		st := newShaky()
+		s := open(t, Options{Store: st, Limit: 1, StoreTimeout: timeout})
+		s.gate.backlog.add("id", "late", true)
+		time.Sleep(timeout - 10*time.Millisecond)
+		r := &store.Request{ID: "id", SlotID: "late", Weight: 1, Limit: 1, TTL: time.Minute}
+		if d, err := st.Store.Acquire(t.Context(), r); err != nil || d.Outcome != store.Granted {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+		synctest.Wait()
+		stands(t, s, "id", 0, 0)
+	})
+}

@@ -3,136 +3,16 @@ package gotsem
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/ashfaqjani916/gotsem/store"
 )
-
-func TestALeaseIsRenewedUntilItIsReleased(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := newShaky()
-		s := open(t, Options{Store: st, Limit: 2, TTL: 9 * time.Second})
-		var at []time.Duration
-		began := time.Now()
-		st.hooked(func(verb, _ string) {
-			if verb == "renew" {
-				at = append(at, time.Since(began))
-			}
-		})
-		l := mustTry(t, s, "id", Weight(2))
-		if l.Weight() != 2 || l.Fence() == 0 || l.SlotID() == "" || l.FailedOpen() {
-			t.Errorf("%+v", l)
-		}
-		if got, want := l.Expires(), began.Add(9*time.Second-margin(9*time.Second)); !got.Equal(want) {
-			t.Errorf("expires %v, want %v", got, want)
-		}
-		time.Sleep(5 * time.Minute)
-		lives(t, l)
-		stands(t, s, "id", 2, 0)
-		for i, d := range at {
-			var before time.Duration
-			if i > 0 {
-				before = at[i-1]
-			}
-			if gap := d - before; gap > 3200*time.Millisecond || gap < 2500*time.Millisecond {
-				t.Fatalf("renewed after %v, the TTL is 9s", gap)
-			}
-		}
-		if got := time.Until(l.Expires()); got < 5*time.Second || got > 9*time.Second {
-			t.Errorf("renewed, and expires in %v", got)
-		}
-		mustRelease(t, l)
-		if err := l.Context().Err(); !errors.Is(err, context.Canceled) || context.Cause(l.Context()) != context.Canceled {
-			t.Errorf("released: %v, %v", err, context.Cause(l.Context()))
-		}
-		n := len(at)
-		time.Sleep(time.Minute)
-		if len(at) != n {
-			t.Errorf("renewed after its release")
-		}
-		stands(t, s, "id", 0, 0)
-		if st := s.Stats(); st.Renewals != uint64(n) || st.Held != 0 {
-			t.Errorf("%d renewals; %+v", n, st)
-		}
-	})
-}
-
-func TestAThousandLeasesAreNotAThousandRoundTrips(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := newShaky()
-		s := open(t, Options{Store: st, Limit: 1000})
-		leases := make([]*Lease, 1000)
-		for i := range leases {
-			leases[i] = mustTry(t, s, fmt.Sprint("id", i%10))
-			time.Sleep(time.Millisecond)
-		}
-		time.Sleep(2 * time.Minute)
-		renewals, trips := s.Stats().Renewals, st.asked("renew")
-		if renewals < 11_000 || renewals > 14_000 {
-			t.Errorf("%d renewals in 12 intervals of 1000 leases", renewals)
-		}
-		if trips*20 > int(renewals) {
-			t.Errorf("%d trips for %d renewals", trips, renewals)
-		}
-		for i, l := range leases {
-			lives(t, l)
-			if i%2 == 0 {
-				mustRelease(t, l)
-			}
-		}
-		if st := s.Stats(); st.Held != 500 || st.Lost != 0 {
-			t.Errorf("%+v", st)
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-		for i := range 10 {
-			if n := st.held(t, fmt.Sprint("id", i)); n != 0 {
-				t.Errorf("%d are still held", n)
-			}
-		}
-	})
-}
-
-// More batches than may be under way at once: the others follow.
-func TestManyMoreLeasesThanOneBatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := newShaky()
-		s := open(t, Options{Store: st, Limit: 5000})
-		leases := make([]*Lease, 5000)
-		for i := range leases {
-			leases[i] = mustTry(t, s, "id")
-		}
-		var most, under atomic.Int64
-		st.hooked(func(verb, _ string) {
-			if verb == "renew" {
-				n := under.Add(1)
-				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
-				}
-				time.Sleep(100 * time.Millisecond)
-				under.Add(-1)
-			}
-		})
-		time.Sleep(3 * DefaultTTL)
-		for _, l := range leases {
-			if l.Context().Err() != nil {
-				t.Fatal("lost")
-			}
-		}
-		stands(t, s, "id", 5000, 0)
-		if n := most.Load(); n != maxInFlight {
-			t.Errorf("%d batches at once, want %d", n, maxInFlight)
-		}
-	})
-}
 
 func TestReleaseTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -245,27 +125,6 @@ func TestTheTrustWindow(t *testing.T) {
 	}
 }
 
-// Broken renewals are tried again: one good answer in the window is enough.
-func TestABriefOutageLosesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := newShaky()
-		s := open(t, Options{Store: st, Limit: 1, TTL: 10 * time.Second, Outage: Closed})
-		l := mustTry(t, s, "id")
-		for range 5 {
-			time.Sleep(7 * time.Second)
-			st.is(refuses)
-			time.Sleep(5 * time.Second) // renewed 3.4 s before at most, and tried again within 0.5 s
-			st.is(well)
-		}
-		time.Sleep(10 * time.Second)
-		lives(t, l)
-		stands(t, s, "id", 1, 0)
-		if st := s.Stats(); st.Lost != 0 {
-			t.Errorf("%+v", st)
-		}
-	})
-}
-
 // The first code that runs after a suspend sees the loss, before any goroutine of
 // ours has had a chance to.
 func TestTheContextLooksAtTheClockItself(t *testing.T) {
@@ -336,45 +195,6 @@ func TestTheContextOfALease(t *testing.T) {
 		if err := late.Context().Err(); !errors.Is(err, context.Canceled) { // first asked for when it is over
 			t.Errorf("%v", err)
 		}
-	})
-}
-
-// A renewal that is under way is not overtaken by the release: if it were, it
-// could put the slot back.
-func TestReleaseWaitsForTheRenewalUnderWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := newShaky()
-		s := open(t, Options{Store: st, Limit: 1, StoreTimeout: 5 * time.Second})
-		l := mustTry(t, s, "id")
-		gate := make(chan struct{})
-		var order []string
-		st.hooked(func(verb, _ string) {
-			if verb == "renew" {
-				<-gate
-			}
-			if verb != "peers" {
-				order = append(order, verb)
-			}
-		})
-		time.Sleep(DefaultTTL / 3)
-		synctest.Wait()
-		released := make(chan error)
-		go func() { released <- l.Release(context.Background()) }()
-		synctest.Wait()
-		if len(order) != 0 {
-			t.Errorf("%q before the renewal was answered", order)
-		}
-		if l.Context().Err() == nil {
-			t.Error("it is being released, and its context goes on")
-		}
-		close(gate)
-		if err := <-released; err != nil {
-			t.Error(err)
-		}
-		if !slices.Equal(order, []string{"renew", "release"}) {
-			t.Errorf("%q", order)
-		}
-		stands(t, s, "id", 0, 0)
 	})
 }
 
@@ -583,89 +403,6 @@ func TestSlotIDsAreNeverTheSame(t *testing.T) {
 	all.Wait()
 }
 
-func TestKnownFull(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := newShaky()
-		s := open(t, Options{Store: st, Limit: 2, KnownFull: 100 * time.Millisecond})
-		other := open(t, Options{Store: st.Store, Limit: 2})
-		ctx := context.Background()
-		asked := func(want int) {
-			t.Helper()
-			synctest.Wait() // what is given back in the background ends what is known, too
-			before := st.asked("acquire")
-			for range 10 {
-				l, err := s.Try(ctx, "id")
-				if want == 10 && err == nil {
-					mustRelease(t, l)
-				} else if !errors.Is(err, ErrFull) {
-					t.Fatalf("%v", err)
-				}
-			}
-			if n := st.asked("acquire") - before; n != want {
-				t.Fatalf("10 tries asked the store %d times, want %d", n, want)
-			}
-		}
-		a, b := mustTry(t, s, "id"), mustTry(t, other, "id")
-		asked(1)
-		if r := s.TryAcquire(ctx, "id"); r.Acquired || r.Active != 2 || r.Max != 2 {
-			t.Errorf("%+v", r)
-		}
-		time.Sleep(100 * time.Millisecond)
-		asked(1)
-		mustRelease(t, a) // by this process: believed no longer
-		asked(10)
-		a = mustTry(t, s, "id")
-		asked(1)
-		if _, err := other.Revoke(ctx, "id", b.SlotID()); err != nil {
-			t.Fatal(err)
-		}
-		asked(0) // nobody told this process
-		time.Sleep(100 * time.Millisecond)
-		asked(10)
-		b = mustTry(t, other, "id")
-		asked(1)
-		s.ForceRelease(ctx, "id")
-		asked(10)
-		ends(t, a, ErrLeaseLost)
-		if err := s.SetLimit(ctx, "id", 0); err != nil {
-			t.Fatal(err)
-		}
-		asked(1)
-		if err := s.ResetLimit(ctx, "id"); err != nil {
-			t.Fatal(err)
-		}
-		asked(10)
-
-		// One who is refused two slots says nothing about one.
-		mustTry(t, s, "id")
-		if _, err := s.Try(ctx, "id", Weight(2)); !errors.Is(err, ErrFull) {
-			t.Fatal(err)
-		}
-		if n := st.asked("acquire"); n > 0 {
-			mustTry(t, s, "id")
-		}
-		_ = b
-		if n := s.Stats(); n.KnownFull == 0 || n.Refused <= n.KnownFull {
-			t.Errorf("%+v", n)
-		}
-	})
-}
-
-func TestKnownFullIsNotBelievedBeyondALapse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := newShaky()
-		s := open(t, Options{Store: st, Limit: 1, KnownFull: time.Hour})
-		if _, err := st.Store.Acquire(context.Background(), &store.Request{ID: "id", SlotID: "killed", Weight: 1, Limit: 1, TTL: time.Second}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Try(context.Background(), "id"); !errors.Is(err, ErrFull) {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Second)
-		mustTry(t, s, "id")
-	})
-}
-
 // late is a store whose refusals take a while to come back.
 type late struct {
 	store.Store
@@ -681,42 +418,6 @@ func (s late) Acquire(ctx context.Context, r *store.Request) (store.Decision, er
 	return d, err
 }
 
-// A refusal that was decided before a release, and heard of after it, was believed: a
-// free slot stayed free for as long as KnownFull.
-func TestARefusalFromBeforeAReleaseWasBelieved(t *testing.T) {
-	for _, handOver := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			st := late{newShaky(), make(chan struct{}), make(chan struct{})}
-			s := open(t, Options{Store: st, Limit: 1, KnownFull: time.Hour, TTL: time.Hour, AsyncRelease: handOver})
-			held := mustTry(t, s, "id")
-			got := make(chan error)
-			go func() {
-				_, err := s.Try(context.Background(), "id")
-				got <- err
-			}()
-			<-st.refused
-			mustRelease(t, held)
-			synctest.Wait()
-			st.goOn <- struct{}{}
-			if err := <-got; !errors.Is(err, ErrFull) {
-				t.Fatal(err)
-			}
-			mustTry(t, s, "id")
-		})
-	}
-}
-
-func TestKnownFullIsBounded(t *testing.T) {
-	s := open(t, Options{Limit: 1, KnownFull: time.Hour, LimitFunc: nil})
-	for i := range knownMax + 10 {
-		id := fmt.Sprint("id", i)
-		s.known.learn(&FullError{ID: id}, 1, s.known.mark(id))
-		if n := len(s.known.ids); n > knownMax {
-			t.Fatalf("%d refusals are remembered", n)
-		}
-	}
-}
-
 func BenchmarkTryRelease(b *testing.B) {
 	s := open(b, Options{Limit: 1 << 20})
 	ctx := context.Background()
@@ -728,18 +429,6 @@ func BenchmarkTryRelease(b *testing.B) {
 		}
 		if err := l.Release(ctx); err != nil {
 			b.Fatal(err)
-		}
-	}
-}
-
-func BenchmarkKnownFull(b *testing.B) {
-	s := open(b, Options{Limit: 1, KnownFull: time.Hour, TTL: time.Hour})
-	ctx := context.Background()
-	mustTry(b, s, "id")
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := s.Try(ctx, "id"); err == nil {
-			b.Fatal("granted")
 		}
 	}
 }
@@ -760,142 +449,5 @@ func BenchmarkAsyncRelease(b *testing.B) {
 				b.Error(err)
 			}
 		}
-	})
-}
-
-// registering has a renewal of a lease under way that registers it, as after an outage,
-// and returns it with what lets the store have it.
-func registering(t *testing.T, s *Semaphore, st *shaky) (l *Lease, land func()) {
-	t.Helper()
-	l = mustTry(t, s, "id")
-	s.local.mu.Lock()
-	s.local.count("id", 1)
-	s.local.mu.Unlock()
-	l.basis.Store(byLocal)
-	asks, lands := make(chan struct{}), make(chan struct{})
-	st.hooked(func(verb, _ string) {
-		if verb == "renew" {
-			close(asks)
-			<-lands
-		}
-	})
-	s.renewer.suspect(l.slotID)
-	<-asks
-	st.hooked(nil)
-	return l, sync.OnceFunc(func() { close(lands) })
-}
-
-// A lease ended while it was being registered: the registration came to the store after
-// the release, and nobody held the slot for one TTL.
-func TestARegistrationUnderWayLeftAGhost(t *testing.T) {
-	for how, end := range map[string]func(s *Semaphore, l *Lease){
-		"lost":     func(_ *Semaphore, l *Lease) { l.lose(expired) },
-		"released": func(_ *Semaphore, l *Lease) { _ = l.Release(context.Background()) },
-		"closed":   func(s *Semaphore, _ *Lease) { _ = s.Close() },
-	} {
-		t.Run(how, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				st := newShaky()
-				s := open(t, Options{Store: st, Limit: 1})
-				l, land := registering(t, s, st)
-				ended := make(chan struct{})
-				go func() {
-					defer close(ended)
-					end(s, l)
-				}()
-				synctest.Wait()
-				time.Sleep(DefaultStoreTimeout / 2)
-				land()
-				<-ended
-				time.Sleep(2 * backlogAgain)
-				if n := st.held(t, "id"); n != 0 {
-					t.Errorf("%d slots are held, and nobody holds them", n)
-				}
-			})
-		})
-	}
-}
-
-// The same, with a registration that was given up, and was on its way all the same.
-func TestARegistrationThatWasGivenUpLeftAGhost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := newShaky()
-		s := open(t, Options{Store: st, Limit: 1})
-		l := mustTry(t, s, "id")
-		st.is(hangs, "renew")
-		s.renewer.suspect(l.slotID)
-		time.Sleep(DefaultStoreTimeout)
-		synctest.Wait()
-		mustRelease(t, l)
-		time.Sleep(backlogAgain / 2)
-		late := s.renewalOf(l, s.now())
-		late.Register = true
-		if kept := st.Store.Renew(context.Background(), []store.Renewal{late})[0]; kept.Outcome != store.Restored {
-			t.Fatalf("%+v", kept)
-		}
-		time.Sleep(backlogAgain)
-		if n := st.held(t, "id"); n != 0 {
-			t.Errorf("%d slots are held, and nobody holds them", n)
-		}
-	})
-}
-
-// A release waits for Redis no longer than StoreTimeout, also when a renewal is under
-// way: what it waits for that counts.
-func TestReleaseWithARenewalUnderWayIsBounded(t *testing.T) {
-	for _, answered := range []time.Duration{time.Hour, DefaultStoreTimeout - 10*time.Millisecond} {
-		synctest.Test(t, func(t *testing.T) {
-			st := newShaky()
-			s := open(t, Options{Store: st, Limit: 1, Outage: Closed})
-			l := mustTry(t, s, "id")
-			renewal := make(chan struct{})
-			st.hooked(func(verb, _ string) {
-				if verb == "renew" {
-					<-renewal
-				}
-			})
-			st.is(hangs, "release")
-			time.Sleep(DefaultTTL / 3)
-			synctest.Wait()
-			timer := time.AfterFunc(answered, func() { close(renewal) })
-			began := time.Now()
-			if err := l.Release(context.Background()); !errors.Is(err, ErrUnavailable) || !contains(err.Error(), "in the background") {
-				t.Errorf("%v", err)
-			}
-			if took := time.Since(began); took > DefaultStoreTimeout {
-				t.Errorf("a renewal that is answered after %v: Release took %v", answered, took)
-			}
-			st.is(well)
-			if timer.Stop() {
-				close(renewal)
-			}
-			time.Sleep(2 * time.Second)
-			stands(t, s, "id", 0, 0) // after the renewal, which may have put it back
-		})
-	}
-}
-
-// Who hands a release over does not wait for a renewal either.
-func TestAsyncReleaseDoesNotWaitForTheRenewalUnderWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := newShaky()
-		s := open(t, Options{Store: st, Limit: 1, AsyncRelease: true})
-		l := mustTry(t, s, "id")
-		renewal := make(chan struct{})
-		st.hooked(func(verb, _ string) {
-			if verb == "renew" {
-				<-renewal
-			}
-		})
-		time.Sleep(DefaultTTL / 3)
-		synctest.Wait()
-		began := time.Now()
-		mustRelease(t, l)
-		if took := time.Since(began); took > 0 {
-			t.Errorf("it took %v", took)
-		}
-		close(renewal)
-		time.Sleep(2 * time.Second)
-		stands(t, s, "id", 0, 0)
 	})
 }

@@ -185,7 +185,7 @@ func TestAHangingQuestion(t *testing.T) {
 
 // A LimitFunc that ignores its ctx and never returned held two goroutines for each id
 // that was asked for.
-func TestQuestionsThatHangForEverPiledUp(t *testing.T) {
+func TestQuestionsThatHangForeverAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a asker
 		var log logged

@@ -4,16 +4,14 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/ashfaqjani916/gotsem/store"
+	"github.com/ashfaqjani916/gotsem/store/redisstore"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
-
-	"github.com/ashfaqjani916/gotsem/store"
-	"github.com/ashfaqjani916/gotsem/store/redisstore"
 )
 
 // A client that is nil is an error from New, and NewGotsem admits nobody with it and logs:
@@ -39,25 +37,4 @@ func TestANilClientIsRefusedInWords(t *testing.T) {
 			t.Errorf("%T: nothing is logged", rdb)
 		}
 	}
-}
-
-// The first renewal of a lease that was long on its way goes at once.
-func TestALeaseThatWasLongOnItsWayIsRenewedAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := newShaky()
-		s := open(t, Options{Store: st, Limit: 2, TTL: 600 * time.Millisecond, StoreTimeout: 500 * time.Millisecond, Outage: Closed})
-		mustTry(t, s, "id")
-		time.Sleep(20 * time.Millisecond) // the renewer sleeps
-		st.hooked(func(verb, _ string) {
-			if verb == "acquire" {
-				time.Sleep(100 * time.Millisecond)
-			}
-		})
-		l := mustTry(t, s, "id")
-		before := l.Expires()
-		time.Sleep(s.renewer.tick + time.Millisecond)
-		if !l.Expires().After(before) {
-			t.Errorf("not renewed: %v", l.Expires().Sub(before))
-		}
-	})
 }

@@ -301,7 +301,7 @@ func (k *renewer) round() (next time.Duration, some bool, send func()) {
 		}
 		for _, l := range due { // enough are in flight; they are still due when one is answered
 			k.settle(l, now, nil)
-			next = k.tick
+			next = min(next, k.tick)
 		}
 	}
 	return next, some, send

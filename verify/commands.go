@@ -249,3 +249,22 @@ func runImpatient(args []string) error {
 	}
 	return errors.Join(failed...)
 }
+
+func runStarved(args []string) error {
+	f := flag.NewFlagSet("starved", flag.ExitOnError)
+	length := f.Duration("length", time.Minute, "how long")
+	most := f.Uint64("most", 0, "how many leases may be lost")
+	_ = f.Parse(args)
+	r, err := faults.Within("starved", func(tb redistest.TB) faults.StarvedResult { return faults.Starved(tb, *length) })
+	if err != nil {
+		return err
+	}
+	fmt.Println(r)
+	switch {
+	case r.PingMax > faults.StarvedJudged:
+		fmt.Println("n/a: so busy a machine says nothing about the leases; run it alone")
+	case r.Stats.Lost > *most:
+		return fmt.Errorf("%d leases were lost, though their store answered", r.Stats.Lost)
+	}
+	return nil
+}

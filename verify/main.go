@@ -32,6 +32,7 @@ var commands = map[string]struct {
 	"away":      {runAway, "a server that is killed, and comes back empty"},
 	"local":     {runLocal, "an outage under the policy Local, from three processes"},
 	"impatient": {runImpatient, "patient callers beside ones that give up at once"},
+	"starved":   {runStarved, "leases of a process that is starved of its processor"},
 	"xsync":     {runXSync, "the tests of golang.org/x/sync/semaphore, on both stores"},
 	"mutants":   {runMutants, "break the rules one by one, and see that a check notices"},
 }
@@ -55,7 +56,7 @@ func main() {
 		}
 	}
 	fmt.Fprintln(os.Stderr, "usage: go run . COMMAND [flags]")
-	for _, name := range []string{"check", "soak", "table", "split", "packets", "away", "local", "impatient", "xsync", "mutants"} {
+	for _, name := range []string{"check", "soak", "table", "split", "packets", "away", "local", "impatient", "starved", "xsync", "mutants"} {
 		if c, ok := commands[name]; ok {
 			fmt.Fprintf(os.Stderr, "  %-9s %s\n", name, c.what)
 		}
