@@ -1,32 +1,34 @@
 // Package gotsem is a distributed semaphore and load shedder: at most N at once
-// per id, across all processes, first come first served, and a quick no when there
-// is no room.
+// per id, across all processes. First come, first served, and a quick no when there is
+// no room.
 //
-// # Words
+// # Terms
 //
-// An id is what is limited: a project, an API key, a browser. A slot is one unit of
-// it, the limit how many slots an id has. A lease is slots held for a time, under
-// one slot id; its weight is how many. Those who wait stand in line. Full is no
-// room; lost is no longer yours; refused is told no.
+//   - An id is what is limited: a project, an API key, a browser.
+//   - A slot is one unit of an id. The limit says how many slots an id has.
+//   - A lease is slots held for a time, under one slot id. Its weight says how many.
+//   - The line is the waiters of an id. A grant hands slots to the head of the line.
+//   - Full: there is no room. Refused: the answer to a request was no.
+//   - Lost: a lease that its holder does not have any more.
 //
-// # What it promises
+// # Guarantees
 //
 //   - At every instant of the store's clock the weights of the leases of an id sum
 //     to at most the limit in force at the last grant.
 //   - The slots of a crashed process are free at most one TTL after its last
 //     renewal, its place in line after 3 s.
-//   - Grants to those who wait follow the order in which they joined. Nobody
-//     overtakes, and Try takes nothing that a waiter is due.
-//   - No wake-up is lost: a push comes at once, a poll within a second if it does
-//     not. What gives up, fails or is repeated leaves nothing behind.
+//   - Grants to waiters follow the order in which they joined. Nobody overtakes, and
+//     Try never takes a slot owed to a waiter.
+//   - No grant is missed: its wake-up comes at once, and if that is lost, a poll finds
+//     it within a second. Cancelled, failed and retried calls leak nothing.
 //   - No call waits on the store longer than StoreTimeout, or its ctx if that is
 //     shorter.
 //   - An idle id takes no room, in Redis or here.
 //
-// It does not promise mutual exclusion at the resource: a holder that was suspended
-// may act after its lease is over, before it looks at Lease.Context. Where that
-// matters, hand Lease.Fence to the resource. docs/guarantees.md has the exceptions,
-// with their numbers.
+// Mutual exclusion at the resource is not guaranteed: a suspended holder may still act
+// after its lease has expired, until it next checks Lease.Context. Where that matters,
+// pass Lease.Fence to the resource. docs/guarantees.md has the exceptions, with their
+// numbers.
 //
 // # Reading order
 //
