@@ -82,6 +82,9 @@ func (e *executor) round(ctx context.Context, f *frame, ops, rest []*op) []*op {
 		case isMoving(c.cmd.Err()):
 			e.moving(ctx, c)
 		default:
+			if c.verb == renew {
+				c.each(func(o *op) { o.sentAt = c.sent })
+			}
 			var wakeups []any
 			rest, wakeups = e.codec.read(c, rest)
 			e.wakeAll(wakeups)

@@ -88,6 +88,7 @@ type answer struct {
 	decision store.Decision
 	freed    bool
 	outcome  store.RenewOutcome // renew
+	sentAt   time.Time          // renew: when what Redis answered was sent; zero: not known
 	err      error
 }
 

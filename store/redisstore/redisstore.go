@@ -325,7 +325,7 @@ func (s *Store) giveBackTwice(o *op) {
 func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.RenewResult {
 	out := make([]store.RenewResult, len(rs))
 	var wait sync.WaitGroup
-	budget := defaultBudget
+	began, budget := time.Now(), defaultBudget
 	if d, ok := ctx.Deadline(); ok {
 		budget = time.Until(d)
 	}
@@ -343,6 +343,9 @@ func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.RenewResu
 		o.async = func(_, _ string, err error) {
 			if out[i].Err = err; err == nil { // else it may be under way still
 				out[i].Outcome = o.outcome
+				if !o.sentAt.IsZero() {
+					out[i].Waited = o.sentAt.Sub(began)
+				}
 			}
 			wait.Done()
 		}
