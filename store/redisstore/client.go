@@ -28,16 +28,16 @@ import (
 // goes by the one, and waiting for a connection by the other. So do calls on the
 // others, in so far as no code of the caller runs in them (a dialer, a hook, a source of
 // credentials), which may do as it likes. They are made where they can be left behind:
-// see pump, and aside.
+// see batcher, and aside.
 type client struct {
 	redis.UniversalClient
-	inline  bool                  // calls end with their ctx, for certain
-	shared  bool                  // the pool is the caller's, and so are the hooks
-	cluster bool                  // it is a ClusterClient
-	told    bool                  // one that is told who serves what, and does not ask
-	perID   bool                  // keys of different ids do not go into one call
-	once    redis.UniversalClient // nil, or the same client where a command is sent once, whatever becomes of it
-	twin    interface{ Close() error }
+	ctxBound bool                  // calls end with their ctx, for certain
+	shared   bool                  // the pool is the caller's, and so are the hooks
+	cluster  bool                  // it is a ClusterClient
+	told     bool                  // one that is told who serves what, and does not ask
+	perID    bool                  // keys of different ids do not go into one call
+	once     redis.UniversalClient // nil, or the same client where a command is sent once, whatever becomes of it
+	twin     interface{ Close() error }
 
 	reloaded atomic.Int64 // when the Cluster was last asked who serves what, Unix ms
 	left     leftBehind
@@ -78,7 +78,7 @@ func newClient(rdb redis.UniversalClient) *client {
 		once.Options().MaxRetries = 0         // its own copy
 		foreign := o.OnConnect != nil || o.Limiter != nil || o.CredentialsProvider != nil ||
 			o.CredentialsProviderContext != nil || o.StreamingCredentialsProvider != nil
-		return &client{UniversalClient: twin, once: once, inline: !foreign, twin: twin}
+		return &client{UniversalClient: twin, once: once, ctxBound: !foreign, twin: twin}
 	case *redis.ClusterClient:
 		o := c.Options()
 		if o.ContextTimeoutEnabled {
@@ -102,7 +102,7 @@ func newClient(rdb redis.UniversalClient) *client {
 		twin.OnNewNode(func(node *redis.Client) { node.AddHook(askBriefly{}) })
 		foreign := o.OnConnect != nil || o.NewClient != nil || o.ClusterSlots != nil || o.CredentialsProvider != nil ||
 			o.CredentialsProviderContext != nil || o.StreamingCredentialsProvider != nil
-		return &client{UniversalClient: twin, inline: !foreign, cluster: true, told: o.ClusterSlots != nil, twin: twin}
+		return &client{UniversalClient: twin, ctxBound: !foreign, cluster: true, told: o.ClusterSlots != nil, twin: twin}
 	}
 	return &client{UniversalClient: rdb, shared: true, perID: true}
 }
@@ -162,8 +162,8 @@ func leavable(dial func(ctx context.Context, network, addr string) (net.Conn, er
 	}
 }
 
-// trips is the client that trips are made with.
-func (c *client) trips() redis.UniversalClient {
+// batches is the client that batches are sent with.
+func (c *client) batches() redis.UniversalClient {
 	if c.once != nil {
 		return c.once
 	}

@@ -161,7 +161,7 @@ func TestCancelEndsACallAtOnce(t *testing.T) {
 			t.Errorf("%s was cancelled after 20ms, and took %v", what, took)
 		}
 	}
-	if !s.doubts.any() {
+	if !s.inDoubt.any() {
 		t.Error("the acquire is not in doubt: that tests nothing")
 	}
 	relay.Blackhole(false)
@@ -171,10 +171,10 @@ func TestCancelEndsACallAtOnce(t *testing.T) {
 	if u, err := s.Usage(t.Context(), "x", 1); err != nil || u.Active != 0 {
 		t.Errorf("%+v, %v: want nothing held", u, err)
 	}
-	soon(t, "the pump to come to rest", func() bool { ok, _ := s.pump.idle(); return ok })
+	soon(t, "the batcher to come to rest", func() bool { ok, _ := s.batcher.idle(); return ok })
 }
 
-// On a client of which nothing is known, callers leave in the moment in which their trip
+// On a client of which nothing is known, callers leave in the moment in which their batch
 // ends: nothing stays in doubt, so that no release waits for what has ended.
 func TestNothingStaysInDoubt(t *testing.T) {
 	srv := redistest.Start(t)
@@ -215,5 +215,5 @@ func TestNothingStaysInDoubt(t *testing.T) {
 	if left == 0 {
 		t.Error("nobody left: that tests nothing")
 	}
-	soon(t, "nothing to be in doubt", func() bool { ok, _ := s.pump.idle(); return ok })
+	soon(t, "nothing to be in doubt", func() bool { ok, _ := s.batcher.idle(); return ok })
 }

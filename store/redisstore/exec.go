@@ -177,7 +177,7 @@ func (e *executor) send(ctx context.Context, f *frame, calls []*call, text bool)
 	if e.durable.replicas > 0 {
 		return e.sendDurably(ctx, calls)
 	}
-	to := e.client.trips()
+	to := e.client.batches()
 	if len(calls) == 1 {
 		c := calls[0]
 		_ = to.Process(ctx, c.cmd)
@@ -203,7 +203,7 @@ func (e *executor) send(ctx context.Context, f *frame, calls []*call, text bool)
 func (e *executor) sendDurably(ctx context.Context, calls []*call) (first error) {
 	cluster, _ := e.client.UniversalClient.(*redis.ClusterClient)
 	for _, c := range calls {
-		pipe := e.client.trips().Pipeline()
+		pipe := e.client.batches().Pipeline()
 		if cluster != nil {
 			node, err := cluster.MasterForKey(ctx, *c.anyOp().holders(e.codec.prefix, false))
 			if err != nil {

@@ -50,7 +50,7 @@ func (e *executor) learnGrace(ctx context.Context, calls []*call) {
 	}
 	for _, c := range calls {
 		if c.strict && c.cmd.Err() == nil {
-			if n, err := e.client.trips().Eval(ctx, graceText, []string{*e.codec.marker(c.slot)}, own).Int64(); err == nil {
+			if n, err := e.client.batches().Eval(ctx, graceText, []string{*e.codec.marker(c.slot)}, own).Int64(); err == nil {
 				g.longest.Store(n)
 			}
 			return

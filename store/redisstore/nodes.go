@@ -19,46 +19,46 @@ var _ store.Partitioner = (*Store)(nil)
 // nobody.
 func (s *Store) Partition(id string) string { return s.client.nodeOf(s.prefix + id) }
 
-// batchers are the pumps of a Cluster's nodes, by address: what waits for a node that
+// nodeBatchers are those of a Cluster's nodes, by address: what waits for a node that
 // hangs waits there, and holds up nobody else.
-type batchers struct {
+type nodeBatchers struct {
 	mu sync.Mutex
-	of atomic.Pointer[map[string]*pump] // replaced when one is added
+	of atomic.Pointer[map[string]*batcher] // replaced when one is added
 }
 
-// pumpOf returns the pump of the server that keeps o's id. On a Cluster it finds out
+// batcherOf returns the batcher of the server that keeps o's id. On a Cluster it finds out
 // first who serves what, in so far as nobody has: ctx and o's budget bound that.
-func (s *Store) pumpOf(ctx context.Context, o *op) (*pump, error) {
+func (s *Store) batcherOf(ctx context.Context, o *op) (*batcher, error) {
 	if !s.client.cluster {
-		return &s.pump, nil
+		return s.batcher, nil
 	}
 	key := o.names(s.prefix).s
 	addr := s.client.nodeOf(key)
 	if addr == "" {
-		ctx, cancel := context.WithDeadline(ctx, s.due(o.budget))
+		ctx, cancel := context.WithDeadline(ctx, dueIn(o.budget))
 		defer cancel()
 		if err := s.client.meet(ctx, key); err != nil {
 			return nil, err
 		}
 		addr = s.client.nodeOf(key)
 	}
-	return s.pumpAt(addr), nil
+	return s.batcherAt(addr), nil
 }
 
-// pumpNow is pumpOf for an op that nobody waits for: before it is known who serves what
+// batcherNow is batcherOf for an op that nobody waits for: before it is known who serves what
 // it goes with all that are in that case.
-func (s *Store) pumpNow(o *op) *pump {
+func (s *Store) batcherNow(o *op) *batcher {
 	if !s.client.cluster {
-		return &s.pump
+		return s.batcher
 	}
-	return s.pumpAt(s.client.nodeOf(o.names(s.prefix).s))
+	return s.batcherAt(s.client.nodeOf(o.names(s.prefix).s))
 }
 
-func (s *Store) pumpAt(addr string) *pump {
+func (s *Store) batcherAt(addr string) *batcher {
 	if addr == "" {
-		return &s.pump
+		return s.batcher
 	}
-	b := &s.batchers
+	b := &s.nodes
 	if all := b.of.Load(); all != nil {
 		if p := (*all)[addr]; p != nil {
 			return p
@@ -66,30 +66,35 @@ func (s *Store) pumpAt(addr string) *pump {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	all := make(map[string]*pump)
+	all := make(map[string]*batcher)
 	if old := b.of.Load(); old != nil {
 		if p := (*old)[addr]; p != nil {
 			return p
 		}
 		maps.Copy(all, *old)
-		maps.DeleteFunc(all, func(_ string, p *pump) bool { return len(all) > pumpsMax && p.idleNow() })
+		maps.DeleteFunc(all, func(_ string, p *batcher) bool { return len(all) > maxNodes && p.idleNow() })
 	}
-	all[addr] = s.newPump()
+	all[addr] = s.newBatcher()
 	b.of.Store(&all)
 	return all[addr]
 }
 
-// pumpsMax is how many addresses of a Cluster are remembered, unless more are in use:
+// maxNodes is how many addresses of a Cluster are remembered, unless more are in use:
 // nodes may get a new one with every restart.
-const pumpsMax = 256
+const maxNodes = 256
 
-func (s *Store) newPump() *pump { return &pump{store: s, run: s.exec.exec, inline: s.client.inline} }
+func (s *Store) newBatcher() *batcher {
+	return &batcher{
+		exec: s.exec.exec, ctxBound: s.client.ctxBound, free: s.free, inDoubt: &s.inDoubt,
+		givenUp: func() { s.client.lookAround(errTimeout) },
+	}
+}
 
-// idleNow reports whether nothing is in the pump.
-func (p *pump) idleNow() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.waiting) == 0 && len(p.under) == 0 && p.flying == 0
+// idleNow reports whether nothing is in the batcher.
+func (b *batcher) idleNow() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.waiting) == 0 && len(b.running) == 0 && b.flying == 0
 }
 
 // meeting finds out who serves the slots of a Cluster, once for all who wait for it.

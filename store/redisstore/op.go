@@ -92,6 +92,17 @@ type answer struct {
 	err      error
 }
 
+// stage is how far an op has come: see batcher.
+type stage uint8
+
+const (
+	queued  stage = iota
+	leading       // its caller is told to run its batch
+	sent          // it is under way
+	late          // its batch was given up: its caller leaves it to that
+	done          // it was answered
+)
+
 // ride is where an op is on its way: who waits for it, and what became of it so far.
 type ride struct {
 	inFull   bool // the plain script has said that ids of the prefix may have meta
@@ -99,11 +110,8 @@ type ride struct {
 	tries    int  // how often it was asked again since it came late, or in doubt
 	next     *op  // of the same group
 
-	lead      bool // its caller is told to make its batch
+	stage     stage
 	abandoned bool // its caller has left
-	sent      bool // it is under way, or was
-	done      bool // it was answered
-	late      bool // its batch was given up: its caller leaves it to that
 	async     func(id, slotID string, err error)
 }
 

@@ -8,7 +8,7 @@
 //
 // Reading order: keys.go (every key name), op.go and calls.go (what is asked, and how
 // it goes together), encode.go and decode.go (as a script sees it), exec.go (what may go
-// wrong on the way), pump.go (who carries it, and when), client.go (over which client),
+// wrong on the way), batch.go and detached.go (who carries it, and when), client.go (over which client),
 // wake.go (hearing of grants), clock.go (noticing a jump of the server's clock).
 package redisstore
 
@@ -40,16 +40,14 @@ type Store struct {
 	client *client
 	token  string // of this store, among all that share the Redis
 
-	start    time.Time // when an op is due is reckoned from it
-	codec    *codec
-	exec     executor
-	ears     ears
-	pump     pump
-	batchers batchers // on a Cluster, instead of pump
-	doubts   doubts
-	ops      sync.Pool // of *op
-	trips    sync.Pool // of *trip
-	bad      error     // why New's arguments cannot work
+	codec   *codec
+	exec    executor
+	ears    ears
+	batcher *batcher
+	nodes   nodeBatchers // on a Cluster, instead of batcher
+	inDoubt inDoubt
+	ops     sync.Pool // of *op
+	bad     error     // why New's arguments cannot work
 
 	// reserved is what no id may begin with, where prefix is the beginning of ownKeys.
 	reserved string
@@ -72,7 +70,7 @@ type Option func(*Store)
 // and given back with store.ErrNotReplicated if that takes longer than wait. A grant
 // that the replica which is promoted has acknowledged is not forgotten by a fail-over.
 //
-// It costs a replication round trip per trip, which other operations of the trip wait
+// It costs a replication round trip per batch, which other operations of the batch wait
 // for too, and it refuses while too few replicas are connected. wait must be shorter
 // than Options.StoreTimeout. It needs the right to WAIT.
 func Replicas(n int, wait time.Duration) Option {
@@ -113,19 +111,18 @@ func New(rdb redis.UniversalClient, prefix string, opts ...Option) *Store {
 	if missing { // something to ask for its options; every call is refused before it
 		rdb = redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errNoClient }})
 	}
-	s := &Store{prefix: prefix, client: newClient(rdb), start: time.Now(), token: base64.RawURLEncoding.EncodeToString(random[:])}
+	s := &Store{prefix: prefix, client: newClient(rdb), token: base64.RawURLEncoding.EncodeToString(random[:])}
 	s.codec = newCodec(prefix, s.token, s.client)
 	s.exec.codec, s.exec.client, s.exec.wake = s.codec, s.client, s.ears.hears
 	s.exec.unsure.Store(s.client.told)
 	s.exec.frames.New = func() any { return new(frame) }
 	s.ears.client, s.ears.token, s.ears.shards.ears = s.client, s.token, &s.ears
-	s.pump.store, s.pump.run, s.pump.inline = s, s.exec.exec, s.client.inline
+	s.batcher = s.newBatcher()
 	for _, opt := range opts {
 		opt(s)
 	}
 	s.ears.doubting = s.exec.durable.replicas > 0
 	s.ops.New = func() any { return new(op) }
-	s.trips.New = func() any { return new(trip) }
 	s.guardKeys()
 	switch {
 	case missing:
@@ -215,25 +212,17 @@ func (s *Store) op(v verb, id, slotID string, budget time.Duration) *op {
 	return o
 }
 
-// due is when a budget that begins now is over.
-func (s *Store) due(budget time.Duration) time.Time {
-	return s.start.Add(time.Since(s.start) + budget) // time.Now reads two clocks
-}
-
-// do has o carried to its server, and waits for it: see pump.do.
+// do has o carried to its server, and waits for it: see batcher.do.
 func (s *Store) do(ctx context.Context, o *op) (left bool, err error) {
-	p, err := s.pumpOf(ctx, o)
+	b, err := s.batcherOf(ctx, o)
 	if err != nil {
 		return false, err
 	}
-	return p.do(ctx, o)
+	return b.do(ctx, o)
 }
 
-// free gives an operation back to the pool, unless it is still under way.
-func (s *Store) free(o *op, left bool) {
-	if left {
-		return
-	}
+// free gives an operation back to the pool, which is not under way any more.
+func (s *Store) free(o *op) {
 	o.reset()
 	s.ops.Put(o)
 }
@@ -269,9 +258,11 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	if err != nil && isHalfway(err) { // what it has done so far is undone
 		again := s.op(release, r.ID, r.SlotID, r.Budget)
 		again.grace, again.async = r.Grace.Milliseconds(), func(_, _ string, _ error) {}
-		s.pump.enqueue(again)
+		s.batcherNow(again).submit(again)
 	}
-	s.free(o, left)
+	if !left {
+		s.free(o)
+	}
 	// Who was not answered asks again, or gives back; who is misconfigured does neither.
 	if shard && (err == nil && d.Outcome != store.Waiting && d.Outcome != store.Recovering || errors.Is(err, store.ErrConfig)) {
 		s.ears.shards.leave(r.SlotID)
@@ -298,12 +289,14 @@ func (s *Store) Release(ctx context.Context, r *store.Release) (bool, error) {
 	}
 	s.giveBackTwice(o)
 	if o.async = r.Async; o.async != nil {
-		s.pumpNow(o).enqueue(o)
+		s.batcherNow(o).submit(o)
 		return false, nil
 	}
 	left, err := s.do(ctx, o)
 	freed := !left && o.freed
-	s.free(o, left)
+	if !left {
+		s.free(o)
+	}
 	return freed, err
 }
 
@@ -317,7 +310,7 @@ func (s *Store) giveBackTwice(o *op) {
 	s.exec.resent.released(o.slot, func() {
 		o := s.op(again.verb, again.id, again.slot, again.budget)
 		o.grace, o.async = again.grace, func(_, _ string, _ error) {}
-		s.pumpNow(o).enqueue(o)
+		s.batcherNow(o).submit(o)
 	})
 }
 
@@ -349,9 +342,9 @@ func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.RenewResu
 			}
 			wait.Done()
 		}
-		s.pumpNow(o).enqueue(o)
+		s.batcherNow(o).submit(o)
 	}
-	wait.Wait() // every trip ends with its budget
+	wait.Wait() // every batch ends with its budget
 	return out
 }
 

@@ -109,7 +109,7 @@ func exercise(ctx context.Context, one, two *Store, id string) (err error) {
 	bare := func(r *store.Request) { r.Plain, r.Grace = true, 0 }
 	line := func(r *store.Request) { r.Queue = 5 }
 
-	// The plain case, several at once too, so that they share a trip.
+	// The plain case, several at once too, so that they share a batch.
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	for i := range 8 {
@@ -251,17 +251,17 @@ func TestHostileText(t *testing.T) {
 func TestAnIDTwiceInACallWasTakenForFree(t *testing.T) {
 	s := opened(t, redistest.Start(t).Client(), "sem:")
 	for _, v := range []verb{plainAcquire, acquire} {
-		trip := s.trip()
+		all := new(batch)
 		for i, id := range []string{"twice", "other", "another", "twice"} {
-			trip.ops = append(trip.ops, &op{question: question{
+			all.ops = append(all.ops, &op{question: question{
 				verb: v, plain: v.plain(), firstAttempt: true, id: fmt.Sprint(id, v), slot: fmt.Sprint("slot", i), owner: "me",
 				weight: 1, limit: int64(4 - i), ttl: 60_000, budget: time.Minute,
 			}})
 		}
 		for range 2 { // the second time with the text of the script known
-			s.exec.exec(t.Context(), trip.ops)
+			s.exec.exec(t.Context(), all.ops)
 		}
-		for i, o := range trip.ops {
+		for i, o := range all.ops {
 			if want := i < 3; o.err != nil || (o.decision.Outcome == store.Granted) != want {
 				t.Errorf("%s, limit %d: %v %v, want granted: %v", o.id, o.limit, o.decision, o.err, want)
 			}
@@ -329,16 +329,16 @@ func TestBareSlotsLearnOfMeta(t *testing.T) {
 				t.Fatalf("%s: no marker", what)
 			}
 			for _, again := range []string{"told", "known"} {
-				trip := s.trip()
+				all := new(batch)
 				for i := range company + 1 {
 					n++
-					trip.ops = append(trip.ops, &op{question: question{
+					all.ops = append(all.ops, &op{question: question{
 						verb: plainAcquire, plain: true, firstAttempt: true, id: fmt.Sprint("id", i)[:2] + strings.Repeat("x", i), slot: fmt.Sprint("slot", n),
 						weight: 1, limit: 3, ttl: 60_000, budget: time.Minute,
 					}})
 				}
-				s.exec.exec(ctx, trip.ops)
-				for i, o := range trip.ops {
+				s.exec.exec(ctx, all.ops)
+				for i, o := range all.ops {
 					if granted := o.decision.Outcome == store.Granted; o.err != nil || granted != (i > 0) {
 						t.Errorf("%s, %s, with %d others: %q: %v %v", what, again, company, o.id, o.decision, o.err)
 					}
@@ -359,14 +359,14 @@ func TestAKeyLivesAsLongAsItsSlots(t *testing.T) {
 	s := opened(t, srv.Client(), "sem:")
 	fly := func(ttl int64, slots ...string) {
 		t.Helper()
-		trip := s.trip()
+		all := new(batch)
 		for _, slot := range slots {
-			trip.ops = append(trip.ops, &op{question: question{
+			all.ops = append(all.ops, &op{question: question{
 				verb: plainAcquire, plain: true, id: "id", slot: slot, weight: 1, limit: 5, ttl: ttl, budget: time.Minute,
 			}})
 		}
-		s.exec.exec(t.Context(), trip.ops)
-		for _, o := range trip.ops {
+		s.exec.exec(t.Context(), all.ops)
+		for _, o := range all.ops {
 			if o.err != nil {
 				t.Fatal(o.err)
 			}
@@ -392,7 +392,7 @@ func TestAKeyLivesAsLongAsItsSlots(t *testing.T) {
 	}
 }
 
-// With Replicas, every call of a trip goes to its node by itself, also one that only gives
+// With Replicas, every call of a batch goes to its node by itself, also one that only gives
 // back.
 func TestABareReleaseWithReplicasPanicked(t *testing.T) {
 	s := New(redistest.StartCluster(t, 3, 0).Client(), "sem:", Replicas(1, 50*time.Millisecond))
@@ -405,7 +405,7 @@ func TestABareReleaseWithReplicasPanicked(t *testing.T) {
 	}
 }
 
-// A key of another type fails its own id, in a trip with others too.
+// A key of another type fails its own id, in a batch with others too.
 func TestWrongTypeFailsAlone(t *testing.T) {
 	srv := redistest.Start(t)
 	command(t, srv, "SET", "sem:bad", "a string")
@@ -435,7 +435,7 @@ func TestWrongTypeFailsAlone(t *testing.T) {
 					return s.Renew(ctx, []store.Renewal{{ID: id, SlotID: slot, TTL: time.Minute, Weight: 1, Trust: time.Second}})[0].Err
 				},
 				func(id, slot string) error {
-					// Whether there was something to give back is not known where a trip was
+					// Whether there was something to give back is not known where a batch was
 					// made a second time for those it did not fail on.
 					_, err := s.Release(ctx, &store.Release{ID: id, SlotID: slot, Plain: bare})
 					return err

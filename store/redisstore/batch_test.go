@@ -20,12 +20,12 @@ import (
 	"github.com/ashfaqjani916/gotsem/store"
 )
 
-// idle reports whether nothing is under way in the pump, and what is.
-func (p *pump) idle() (bool, string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.waiting) == 0 && p.arrived.Load() == 0 && p.flying == 0 && p.abandoned == 0 && len(p.under) == 0 && !p.store.doubts.any(),
-		fmt.Sprintf("%d queued, %d trips, %d abandoned, %d in doubt", p.arrived.Load(), p.flying, p.abandoned, p.store.doubts.n.Load())
+// idle reports whether nothing is under way in the batcher, and what is.
+func (b *batcher) idle() (bool, string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.waiting) == 0 && b.arrived.Load() == 0 && b.flying == 0 && b.left == 0 && len(b.running) == 0 && !b.inDoubt.any(),
+		fmt.Sprintf("%d queued, %d batches, %d left behind, %d in doubt", b.arrived.Load(), b.flying, b.left, b.inDoubt.n.Load())
 }
 
 // Callers leave at any moment: a release never overtakes the acquire that it cleans up
@@ -83,7 +83,7 @@ func TestCallersWhoLeave(t *testing.T) {
 					t.Errorf("id%d: %+v, %v, want nothing held", i, u, err)
 				}
 			}
-			soon(t, "the pump to come to rest", func() bool { ok, _ := s.pump.idle(); return ok })
+			soon(t, "the batcher to come to rest", func() bool { ok, _ := s.batcher.idle(); return ok })
 			_ = s.Close()
 			_ = rdb.Close()
 			relay.Refuse(true)
@@ -103,7 +103,7 @@ func TestOperationsOnASlotKeepTheirOrder(t *testing.T) {
 	done := make(chan error, 64)
 	var load sync.WaitGroup
 	stop := make(chan struct{})
-	for w := range 8 { // so that trips are under way, and operations gather
+	for w := range 8 { // so that batches are under way, and operations gather
 		load.Go(func() {
 			for i := 0; ; i++ {
 				select {
@@ -184,13 +184,13 @@ func TestBudgetOnAHangingRedis(t *testing.T) {
 				})
 			}
 			all.Wait()
-			soon(t, "the pump to come to rest", func() bool { ok, _ := s.pump.idle(); return ok })
+			soon(t, "the batcher to come to rest", func() bool { ok, _ := s.batcher.idle(); return ok })
 		})
 	}
 }
 
 // A process whose processors are busy, as one that renews 10,000 leases beside a busy
-// loop, waited ten milliseconds and more for company before each trip, and lost its leases.
+// loop, waited ten milliseconds and more for company before each batch, and lost its leases.
 func TestTripsWaitedForBusyProcessors(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	var stop atomic.Bool
@@ -203,7 +203,7 @@ func TestTripsWaitedForBusyProcessors(t *testing.T) {
 	})
 	defer busy.Wait()
 	defer stop.Store(true)
-	var p pump
+	var p batcher
 	p.gather()
 	if p.hurried.Load() == 0 {
 		t.Fatal("it did not notice that letting others run took long")
@@ -219,12 +219,12 @@ func TestTripsWaitedForBusyProcessors(t *testing.T) {
 // whole of its budget, and nobody waits for the budget of another.
 func TestWhatGoesTogetherIsDueTogether(t *testing.T) {
 	s := opened(t, redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), "sem:")
-	p := &s.pump
-	p.flying = inFlightFar // so that all wait
+	p := s.batcher
+	p.flying = maxInFlightFar // so that all wait
 	defer func() { p.flying = 0 }()
 	const budget = 300 * time.Millisecond
 	var all sync.WaitGroup
-	var trips []*trip
+	var batches []*batch
 	began := time.Now()
 	for i := range 40 {
 		all.Go(func() {
@@ -239,56 +239,56 @@ func TestWhatGoesTogetherIsDueTogether(t *testing.T) {
 			pause(t.Context(), 2*dueSpread)
 		}
 		p.mu.Lock()
-		trips = append(trips[:0], p.waiting...)
-		for _, w := range trips {
+		batches = append(batches[:0], p.waiting...)
+		for _, w := range batches {
 			for _, o := range w.ops {
 				if late := w.due.Sub(o.due); late < 0 || late > dueSpread {
-					t.Errorf("a trip is due %v after one that rides in it", late)
+					t.Errorf("a batch is due %v after one that rides in it", late)
 				}
 			}
 		}
 		p.mu.Unlock()
 	}
-	if len(trips) < 2 {
-		t.Errorf("all of them wait in %d trips: that tests nothing", len(trips))
+	if len(batches) < 2 {
+		t.Errorf("all of them wait in %d batches: that tests nothing", len(batches))
 	}
 	all.Wait()
 }
 
 // One slot id can be asked for twice, and both callers leave: it is in doubt until both
-// trips have ended, and no longer.
+// batches have ended, and no longer.
 func TestInDoubtUntilTheLastHasEnded(t *testing.T) {
 	s := opened(t, redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), "sem:")
-	p := &s.pump
+	p := s.batcher
 	give := s.op(release, "id", "slot", time.Minute)
-	var trips []*trip
+	var batches []*batch
 	for range 2 {
 		o := s.op(acquire, "id", "slot", time.Minute)
-		o.sent = true
-		if !p.leave(o, nil) {
+		o.stage = sent
+		if !p.abandon(o, nil) {
 			t.Fatal("it was answered")
 		}
-		trips = append(trips, &trip{ops: []*op{o}})
+		batches = append(batches, &batch{ops: []*op{o}})
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, one := range trips {
-		if err := s.doubts.wait(over, give); !errors.Is(err, context.Canceled) {
+	for _, one := range batches {
+		if err := s.inDoubt.wait(over, give); !errors.Is(err, context.Canceled) {
 			t.Errorf("%v, want that the release waits", err)
 		}
-		p.lay(one)
+		p.markDone(one)
 	}
-	if err := s.doubts.wait(over, give); err != nil || s.doubts.any() {
-		t.Errorf("%v, and %d are in doubt: want none", err, s.doubts.n.Load())
+	if err := s.inDoubt.wait(over, give); err != nil || s.inDoubt.any() {
+		t.Errorf("%v, and %d are in doubt: want none", err, s.inDoubt.n.Load())
 	}
 	// One that never left is not in doubt.
 	o := s.op(acquire, "id", "slot", time.Minute)
-	if p.leave(o, nil); s.doubts.any() {
+	if p.abandon(o, nil); s.inDoubt.any() {
 		t.Error("in doubt, though it was never sent")
 	}
 }
 
-// On a client whose calls do not end with their ctx, a trip whose callers are all in a hurry is left
+// On a client whose calls do not end with their ctx, a batch whose callers are all in a hurry is left
 // behind when their time is over. That is no word of Redis, and ends nobody else's wait.
 func TestAShortCtxEndsNobodyElsesWait(t *testing.T) {
 	srv := redistest.Start(t)
@@ -305,7 +305,7 @@ func TestAShortCtxEndsNobodyElsesWait(t *testing.T) {
 		_, err := s.Acquire(ctx, &store.Request{ID: "id", SlotID: slot, Weight: 1, Limit: 1000, TTL: time.Minute, Plain: true, Budget: patience})
 		return err
 	}
-	for i := range inFlight { // each a trip of its own
+	for i := range maxInFlight { // each a batch of its own
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 8*time.Millisecond)
 			defer cancel()
@@ -313,10 +313,10 @@ func TestAShortCtxEndsNobodyElsesWait(t *testing.T) {
 				t.Errorf("%v, want that its time is over", err)
 			}
 		})
-		soon(t, "its trip", func() bool {
-			s.pump.mu.Lock()
-			defer s.pump.mu.Unlock()
-			return s.pump.flying > i || s.pump.abandoned > 0
+		soon(t, "its batch", func() bool {
+			s.batcher.mu.Lock()
+			defer s.batcher.mu.Unlock()
+			return s.batcher.flying > i || s.batcher.left > 0
 		})
 	}
 	for i := range 5 {
