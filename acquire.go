@@ -112,10 +112,11 @@ func (s *Semaphore) queue(limit int) int {
 	return bounded(s.opt.Queue)
 }
 
-// Do runs f with a lease, and releases it when f returns or panics. f's ctx ends
-// when ctx does, and when the lease is lost, with a cause that is ErrLeaseLost; like
-// Lease.Context it looks at the clock. If the lease was lost before f returned, the error
-// is ErrLeaseLost and says why, joined with f's own: others may have run beside f.
+// Do runs f with a lease, and releases it when f returns or panics. f's ctx ends when
+// ctx does, and when the lease is lost, with a cause that is ErrLeaseLost; like
+// Lease.Context it looks at the clock. If the lease was lost before f returned, the
+// error is ErrLeaseLost and says why, joined with f's own: others may have run beside
+// f.
 func (s *Semaphore) Do(ctx context.Context, id string, f func(ctx context.Context) error, opts ...Option) error {
 	lease, err := s.Acquire(ctx, id, opts...)
 	if err != nil {
@@ -273,7 +274,8 @@ func (s *Semaphore) releaseInDoubt(ctx context.Context, r *request, err error) {
 // rest is done in the background.
 const withdrawWait = 50 * time.Millisecond
 
-// withdraw releases what the store keeps, or may keep, for a call that wants it no more, and waits for that a little: so whoever asks after the call has returned finds
+// withdraw releases what the store keeps, or may keep, for a call that wants it no
+// more, and waits for that a little: so whoever asks after the call has returned finds
 // the room. done is called when it is over, or is left to the backlog.
 func (s *Semaphore) withdraw(id, slotID string, inDoubt bool, done func()) {
 	given := make(chan struct{})

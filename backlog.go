@@ -27,9 +27,9 @@ const (
 // waiter that gave up holds up those behind it until then.
 //
 // An acquire in doubt, one that was not answered, may reach the store after its
-// release, and its place would hold up those behind it. So that is released again: soon,
-// since most that is late is late by little, and for the last time when whatever was
-// under way has arrived, or has been dropped.
+// release, and its place would hold up those behind it. So that is released again:
+// soon, since most that is late is late by little, and for the last time when whatever
+// was under way has arrived, or has been dropped.
 type backlog struct {
 	gate *gate
 
@@ -73,6 +73,8 @@ func (b *backlog) add(id, slotID string, inDoubt bool) {
 	b.put(&pendingRelease{id: id, slotID: slotID, inDoubt: inDoubt})
 }
 
+// put is add of a release that says more. One of the same slot id that is pending
+// already is replaced, so that the later one's doubt counts.
 func (b *backlog) put(d *pendingRelease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -103,7 +105,9 @@ func (b *backlog) drop(d *pendingRelease, now time.Duration) {
 	b.complained, b.dropped = now, 0
 }
 
-// look has the goroutine look at what is due. mu is held.
+// look has the goroutine look at what is due. It starts it if there is none, and wakes
+// it only if it would sleep past now: with thousands added at once, one nudge is
+// enough. mu is held.
 func (b *backlog) look(now time.Duration) {
 	switch {
 	case !b.running:
@@ -116,6 +120,7 @@ func (b *backlog) look(now time.Duration) {
 	}
 }
 
+// wake has the goroutine look, unless it is about to.
 func (b *backlog) wake() {
 	select {
 	case b.nudge <- struct{}{}:
@@ -123,7 +128,9 @@ func (b *backlog) wake() {
 	}
 }
 
-// forget takes d out. mu is held.
+// forget takes d out. A worker may have it, so that it is not in the queue; and the
+// slot id may have been added again since, so that another is pending for it. mu is
+// held.
 func (b *backlog) forget(d *pendingRelease) {
 	if b.pending[d.slotID] == d {
 		delete(b.pending, d.slotID)
@@ -147,7 +154,8 @@ func (b *backlog) takeOver(id string, weight int, now time.Duration) *Lease {
 	return nil
 }
 
-// run starts workers for what is due, and sleeps until more is.
+// run starts workers for what is due, and sleeps until more is. It ends when nothing is
+// pending: a semaphore that is not used has no goroutine here.
 func (b *backlog) run(done chan struct{}) {
 	defer close(done)
 	timer := time.NewTimer(time.Hour)
@@ -165,7 +173,10 @@ func (b *backlog) run(done chan struct{}) {
 	}
 }
 
-// next sees that what is due is released, and returns how long until more is.
+// next sees that what is due is released, and returns how long until more is. It starts
+// as many workers as there may be something for: the first entries of the heap are not
+// in order, but what is due among them is a lower bound of what is due in all, and a
+// worker that finds nothing ends.
 func (b *backlog) next() (wait time.Duration, over bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -191,8 +202,8 @@ func (b *backlog) next() (wait time.Duration, over bool) {
 	return wait, false
 }
 
-// hold forgets what has lapsed, and puts off what is due while its server is known to be
-// away: all would be told the same. mu is held.
+// hold forgets what has lapsed, and puts off what is due while its server is known to
+// be away: all would be told the same. mu is held.
 func (b *backlog) hold(now time.Duration) {
 	for b.queue.Len() > 0 {
 		d := b.queue[0]
@@ -210,7 +221,9 @@ func (b *backlog) hold(now time.Duration) {
 	}
 }
 
-// work releases what is due, one after the other, until nothing is.
+// work releases what is due, one after the other, until nothing is. Many do so at once,
+// since each waits for its answer: the store sends what they release in shared batches.
+// From the sending on, a release's lease cannot be taken over any more.
 func (b *backlog) work() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -235,6 +248,7 @@ func (b *backlog) work() {
 	}
 }
 
+// send releases one slot, whatever the breaker says: hold has asked it already.
 func (b *backlog) send(ctx context.Context, d *pendingRelease) (freed bool, err error) {
 	g := b.gate
 	ctx, cancel := context.WithTimeout(ctx, g.timeout)
@@ -242,7 +256,14 @@ func (b *backlog) send(ctx context.Context, d *pendingRelease) (freed bool, err 
 	return g.send(ctx, &store.Release{ID: d.id, SlotID: d.slotID, Grace: g.grace})
 }
 
-// sent says when d is due again, or forgets it. mu is held.
+// sent says when d is due again, or forgets it.
+//
+//   - It failed: again in a while. If it never left, the lease may be taken over again.
+//     After Close nothing is tried twice.
+//   - It was in doubt, and nothing was there to release: what it undoes may yet arrive.
+//   - Else it is done: the slot was released, or was not held.
+//
+// mu is held.
 func (b *backlog) sent(d *pendingRelease, lease *Lease, freed bool, err error) {
 	now := b.gate.now()
 	switch {
@@ -259,7 +280,7 @@ func (b *backlog) sent(d *pendingRelease, lease *Lease, freed bool, err error) {
 		if b.closing && b.gate.away(d.id) {
 			return // it stays pending, for Close to tell
 		}
-	case d.inDoubt && !freed && !b.closing:
+	case d.inDoubt && !freed && !b.closing && len(b.pending) <= b.roomFor(d):
 		last := d.until - b.gate.ttl + max(backlogAgain, b.gate.timeout)
 		d.pause = max(4*d.pause, backlogSoon)
 		if d.due = now + d.pause; d.due >= last {
@@ -270,6 +291,20 @@ func (b *backlog) sent(d *pendingRelease, lease *Lease, freed bool, err error) {
 		return
 	}
 	heap.Push(&b.queue, d)
+}
+
+// roomFor is how many may be pending for d to be repeated. Callers who give up by the
+// thousand must not fill the backlog with repeats, so that it has no room for what was
+// never released; and the later a repeat is, the less likely there is something to
+// undo.
+func (b *backlog) roomFor(d *pendingRelease) int {
+	switch {
+	case d.pause == 0:
+		return backlogMax * 3 / 4
+	case d.pause < 4*backlogSoon:
+		return backlogMax / 2
+	}
+	return backlogMax / 4
 }
 
 // close releases what is pending, for as long as ctx allows, and returns how much is
@@ -313,29 +348,4 @@ func (b *backlog) close(ctx, whole context.Context) int {
 		}
 	}
 	return left
-}
-
-// releaseQueue is a heap: what is due first is at its head.
-type releaseQueue []*pendingRelease
-
-func (q releaseQueue) Len() int           { return len(q) }
-func (q releaseQueue) Less(i, j int) bool { return q[i].due < q[j].due }
-func (q releaseQueue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].index, q[j].index = i, j
-}
-
-func (q *releaseQueue) Push(x any) {
-	d := x.(*pendingRelease)
-	d.index = len(*q)
-	*q = append(*q, d)
-}
-
-func (q *releaseQueue) Pop() any {
-	old := *q
-	d := old[len(old)-1]
-	old[len(old)-1] = nil
-	*q = old[:len(old)-1]
-	d.index = -1
-	return d
 }

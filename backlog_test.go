@@ -412,8 +412,8 @@ func TestTheBacklogIsBounded(t *testing.T) {
 	})
 }
 
-// A release of what is in doubt is repeated until nothing can be under way any more: for
-// as long as a call may take, where that is long.
+// A release of what is in doubt is repeated until nothing can be under way any more:
+// for as long as a call may take, where that is long.
 func TestAReleaseInDoubtIsRepeatedForAsLongAsACallMayTake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 5 * time.Second

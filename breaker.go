@@ -1,7 +1,6 @@
 package gotsem
 
 import (
-	"context"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -44,10 +43,10 @@ const (
 // Renewals are always sent, and so are releases once the server has answered one.
 //
 // A streak of failures is counted for each kind of call, and ended only by a success of
-// that kind, or of one that needs more: a server that is full refuses acquires and takes
-// releases, and is not back because of them. From the first failure on it is probed, so
-// that failures of one streak follow one another in time: two that lie far apart, with
-// nothing asked in between, say nothing about the time between them.
+// that kind, or of one that needs more: a server that is full refuses acquires and
+// takes releases, and is not back because of them. From the first failure on it is
+// probed, so that failures of one streak follow one another in time: two that lie far
+// apart, with nothing asked in between, say nothing about the time between them.
 type breaker struct {
 	breakerHooks
 	name string // of the server; empty: the only one
@@ -76,8 +75,8 @@ type breaker struct {
 	lasted   time.Duration // the latest outage
 }
 
-// breakerHooks are what a breaker needs of others. Those that tell of a change are called
-// with the breaker locked, and must not ask it anything.
+// breakerHooks are what a breaker needs of others. Those that tell of a change are
+// called with the breaker locked, and must not ask it anything.
 type breakerHooks struct {
 	now     func() time.Duration                 // never 0
 	probe   func(id string) (takes, keeps error) // asks the server of id
@@ -195,8 +194,8 @@ func (b *breaker) count(k kind, id string, err error, sure bool) {
 	b.announce()
 }
 
-// answered ends the streaks of what the call needed, the outage if that was all, and the
-// silence.
+// answered ends the streaks of what the call needed, the outage if that was all, and
+// the silence.
 func (b *breaker) answered(k kind) {
 	b.mu.Lock()
 	for i := range k + 1 {
@@ -230,7 +229,8 @@ func (b *breaker) refused() {
 	}
 }
 
-// endSilence ends the silence, and reports whether there was one in an outage. mu is held.
+// endSilence ends the silence, and reports whether there was one in an outage. mu is
+// held.
 func (b *breaker) endSilence() bool {
 	was := b.silent != 0 && b.state.Load() != breakerClosed
 	b.silent = 0
@@ -261,9 +261,9 @@ func (b *breaker) silence() time.Duration {
 	return max(b.now()-b.silent, 1)
 }
 
-// outage is how long the server could not be asked, if the store must hear of it: what is
-// sent in an outage may be what ends it. For store.Pause after that all are told, since
-// each id may be kept apart.
+// outage is how long the server could not be asked, if the store must hear of it: what
+// is sent in an outage may be what ends it. For store.Pause after that all are told,
+// since each id may be kept apart.
 func (b *breaker) outage() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -327,96 +327,4 @@ func (b *breaker) announce() {
 	} else {
 		b.log.Info("gotsem: store answers again", append(which, "after", b.lasted.Round(time.Millisecond))...)
 	}
-}
-
-// startProbing probes from now on, if nobody does. mu is held.
-func (b *breaker) startProbing() {
-	if b.probing {
-		return
-	}
-	select {
-	case <-b.stop:
-	default:
-		b.probing = true
-		go b.probes()
-	}
-}
-
-func (b *breaker) probes() {
-	tick := time.NewTicker(probeEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-b.stop:
-		}
-		b.mu.Lock()
-		if b.rest() {
-			b.probing = false
-			b.mu.Unlock()
-			return
-		}
-		id := b.id
-		b.mu.Unlock()
-		take, keep := b.probe(id)
-		switch {
-		case answer(take):
-			b.answered(takes)
-		case answer(keep):
-			b.answered(keeps)
-			b.mu.Lock()
-			b.count(takes, id, take, true)
-			b.silent = 0
-			b.mu.Unlock()
-		default:
-			b.mu.Lock()
-			b.count(keeps, id, keep, true)
-			b.count(takes, id, take, false)
-			b.mu.Unlock()
-		}
-	}
-}
-
-// rest reports whether probing can stop: all is well, or nobody asks. mu is held.
-func (b *breaker) rest() bool {
-	select {
-	case <-b.stop:
-		return true
-	default:
-	}
-	if b.streaks[keeps].n == 0 && b.streaks[takes].n == 0 && b.state.Load() == breakerClosed {
-		b.id = ""
-		return true
-	}
-	if b.now()-time.Duration(b.called.Load()) <= probeIdle {
-		return false
-	}
-	b.state.CompareAndSwap(breakerOpen, breakerHalfOpen)
-	return true
-}
-
-// probeSlot is never held: releasing it changes nothing, and yet tells whether
-// the store takes writes.
-const probeSlot = "gotsem-probe"
-
-// probeStore asks the server of id whether it serves acquires, and whether it serves
-// releases. A store without a Prober is asked for a release alone.
-func probeStore(st store.Store, id string, timeout, grace time.Duration) (take, keep error) {
-	release := func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), timeout)
-		defer cancel()
-		_, err := st.Release(ctx, &store.Release{ID: id, SlotID: probeSlot, Budget: timeout, Grace: grace})
-		return err
-	}
-	p, ok := st.(store.Prober)
-	if !ok {
-		keep = release()
-		return keep, keep
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	if take = p.Probe(ctx, id); answer(take) {
-		return nil, nil
-	}
-	return take, release()
 }

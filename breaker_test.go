@@ -81,8 +81,8 @@ func TestTheShareBeginsWhenTheOutageIsKnown(t *testing.T) {
 	})
 }
 
-// Looking in and what an operator asks neither open a breaker nor ask the LimitFunc, and
-// are not stopped by one that is open.
+// Looking in and what an operator asks neither open a breaker nor ask the LimitFunc,
+// and are not stopped by one that is open.
 func TestLookingInDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newShaky()
@@ -178,8 +178,9 @@ func (f *fullStore) Probe(context.Context, string) error {
 	return nil
 }
 
-// A store that is full is given up once, until it takes again. What keeps and what gives
-// back goes on, and nobody takes it for one that is away: what others hold goes on too.
+// A store that is full is given up once, until it takes again. What keeps and what
+// gives back goes on, and nobody takes it for one that is away: what others hold goes
+// on too.
 func TestAFullStoreIsGivenUpOnce(t *testing.T) {
 	for _, policy := range []Outage{Local, Closed, Open} {
 		synctest.Test(t, func(t *testing.T) {

@@ -164,8 +164,8 @@ func TestGivingUpIsBoundedThoughTheStoreHangs(t *testing.T) {
 	})
 }
 
-// A store that does not answer says nothing about room: whoever waited for it in vain is
-// told that, and why.
+// A store that does not answer says nothing about room: whoever waited for it in vain
+// is told that, and why.
 func TestAStoreThatIsAwayIsNotFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, m := range []mood{refuses, hangs} {

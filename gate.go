@@ -63,6 +63,7 @@ func newGate(st store.Store, stats *stats, hooks gateHooks) *gate {
 	return g
 }
 
+// now is never 0, so that 0 can stand for never.
 func (g *gate) now() time.Duration { return time.Since(g.start) }
 
 // server names the server that keeps id.
@@ -73,7 +74,7 @@ func (g *gate) server(id string) string {
 	return g.parts.Partition(id)
 }
 
-// breaker returns the one before the server of id, or nil if all is well there.
+// breaker returns the breaker before the server of id, or nil if all is well there.
 func (g *gate) breaker(id string) *breaker {
 	if g.some.Load() == 0 {
 		return nil
@@ -81,6 +82,7 @@ func (g *gate) breaker(id string) *breaker {
 	return g.breakerOf(g.server(id))
 }
 
+// breakerOf is breaker by the server's name.
 func (g *gate) breakerOf(server string) *breaker {
 	if g.some.Load() == 0 {
 		return nil
@@ -103,7 +105,9 @@ func (g *gate) sweep() {
 	g.some.Store(int32(len(g.breakers)))
 }
 
-// makeBreaker returns the breaker of server, and makes it if there is none.
+// makeBreaker returns the breaker of server, and makes it if there is none. There is
+// one from the first failure on until breakerKept after the last: while all is well, a
+// call pays one atomic load for it.
 func (g *gate) makeBreaker(server string) *breaker {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -135,8 +139,9 @@ func (g *gate) acquire(ctx context.Context, r *store.Request) (store.Decision, e
 	}
 	r.Budget = g.timeout
 	d, err := g.store.Acquire(ctx, r)
-	r.FirstAttempt = false
+	r.FirstAttempt = false // from now on the store may hold something for it
 	if err == nil && d.Outcome != store.Granted && d.Outcome != store.Waiting {
+		// A refusal is no proof that the store can take what it is given.
 		if b := g.breaker(r.ID); b != nil {
 			b.refused()
 		}
@@ -145,9 +150,9 @@ func (g *gate) acquire(ctx context.Context, r *store.Request) (store.Decision, e
 	return d, g.record(ctx, takes, r.ID, err)
 }
 
-// renew renews slots that one server keeps, each with an error of its own as of acquire.
-// It asks whatever the breaker says: what is held must not be lost since it was slow
-// to close.
+// renew renews slots that one server keeps, each with an error of its own as of
+// acquire. It asks whatever the breaker says: what is held must not be lost since it
+// was slow to close.
 func (g *gate) renew(ctx context.Context, rs []store.Renewal) []store.RenewResult {
 	if b := g.breaker(rs[0].ID); b != nil {
 		b.wanted()
@@ -155,6 +160,8 @@ func (g *gate) renew(ctx context.Context, rs []store.Renewal) []store.RenewResul
 	bounded, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
 	out := g.store.Renew(bounded, rs)
+	// The batch counts as one call: it was answered if one of them was. An error of one
+	// id, or of the set-up, is nobody else's.
 	var outage error
 	for i := range out {
 		switch err := out[i].Err; {
@@ -184,7 +191,7 @@ func (g *gate) release(ctx context.Context, r *store.Release) (bool, error) {
 // send is release, whatever the breaker says.
 func (g *gate) send(ctx context.Context, r *store.Release) (bool, error) {
 	r.Budget = cmp.Or(r.Budget, g.timeout)
-	g.onFree(r.ID)
+	g.onFree(r.ID) // before and after: in between it makes room, at a moment nobody knows
 	freed, err := g.store.Release(ctx, r)
 	g.onFree(r.ID)
 	return freed, g.record(ctx, keeps, r.ID, err)
@@ -211,8 +218,8 @@ func (g *gate) released(id, slotID string, err error) {
 	}
 }
 
-// call is any other question to the store: looking in, or what an operator asks. It is
-// put whatever the breaker says, and how it ends does not count: a big read that takes
+// call is any other request to the store: looking in, or what an operator does. It is
+// sent whatever the breaker says, and how it ends does not count: a big read that takes
 // long is no outage.
 func (g *gate) call(ctx context.Context, id string, ask func(ctx context.Context) error) error {
 	if err := ctx.Err(); err != nil {
@@ -257,6 +264,8 @@ func (g *gate) record(ctx context.Context, k kind, id string, err error) error {
 		return g.judge(ctx, id, err)
 	}
 	g.stats.storeErrors.Add(1)
+	// A breaker may be forgotten between the making and the counting: then a new one
+	// counts.
 	for !g.makeBreaker(g.server(id)).failed(k, id, err, end == nil) {
 	}
 	return g.judge(ctx, id, err)
@@ -268,7 +277,9 @@ func answer(err error) bool {
 		errors.Is(err, store.ErrMoving) // what ails one id is no outage of its server
 }
 
-// judge returns the error for the caller.
+// judge returns the error for the caller. A call that failed when its ctx was over
+// failed by that, whatever the store says: the caller set the bound. What remains is an
+// outage, ErrUnavailable.
 func (g *gate) judge(ctx context.Context, id string, err error) error {
 	switch {
 	case err == nil:
@@ -296,7 +307,8 @@ func over(ctx context.Context) error {
 	return err
 }
 
-// away reports whether the server of id is known to take no releases, and has it probed.
+// away reports whether the server of id is known to take no releases, and has it
+// probed.
 func (g *gate) away(id string) bool {
 	b := g.breaker(id)
 	if b == nil || b.allow(keeps) {

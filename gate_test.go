@@ -20,7 +20,8 @@ func TestFiveFailuresOpenTheBreaker(t *testing.T) {
 			mustRelease(t, mustTry(t, s, "id"))
 			st.is(how)
 			for i := range breakerFailures {
-				// The background release of what may have been granted fails too, and counts.
+				// The background release of what may have been granted fails too, and
+				// counts.
 				if i <= breakerFailures/2 && s.Stats().Down {
 					t.Fatalf("%v: down after %d failures", how, i)
 				}
@@ -278,8 +279,8 @@ func TestMisconfiguredIsNoOutage(t *testing.T) {
 	}
 }
 
-// An error from the open breaker, which the store was not asked for, names what ails the
-// store.
+// An error from the open breaker, which the store was not asked for, names what ails
+// the store.
 func TestTheOpenBreakerNamesTheCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newShaky()

@@ -166,18 +166,18 @@ func (s *Semaphore) warn(c store.Checker) {
 	}
 }
 
-// Close waits for the store for closeTimeout in all: what is owed is given back for all
-// but the last closeRest of it, in which that which is still under way ends.
+// Close waits for the store for closeTimeout in all: pending releases are sent for
+// all but the last closeRest of it, in which what is still under way ends.
 const (
 	closeTimeout = 2 * time.Second
 	closeRest    = closeTimeout / 10
 )
 
-// Close ends the semaphore: waiters are answered ErrClosed, leases are released
-// and their contexts end, with ErrClosed as their cause. It waits for the store
-// at most 2 s in all, and returns at once where nothing is owed to it. What the store
-// has not taken back by then lapses within one TTL. It leaves the store's client open.
-// Closing twice is a no-op.
+// Close ends the semaphore: waiters are answered ErrClosed, leases are released and
+// their contexts end, with ErrClosed as their cause. It waits for the store at most 2 s
+// in all, and returns at once where nothing is left to release. What the store has not
+// taken back by then lapses within one TTL. It leaves the store's client open. Closing
+// twice is a no-op.
 //
 // A semaphore from NewGotsem need not be closed.
 func (s *Semaphore) Close() error {

@@ -62,8 +62,8 @@ func (k *knownFull) freedOf(id string) *atomic.Uint64 {
 	return &k.freed[maphash.String(k.hash, id)%uint64(len(k.freed))]
 }
 
-// learn remembers the refusal in err, if it is one, unless something was forgotten of its
-// id since mark.
+// learn remembers the refusal in err, if it is one, unless something was forgotten of
+// its id since mark.
 func (k *knownFull) learn(err error, weight int, mark uint64) {
 	full, ok := err.(*FullError)
 	if k == nil || !ok || full.line {

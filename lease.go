@@ -46,7 +46,7 @@ type Lease struct {
 
 	since time.Duration // when it was asked for; 0: not known
 
-	trust atomic.Int64 // believed until then, since sem.start, on the store's word
+	trust atomic.Int64 // believed until then, since sem.start, by what the store answered
 	basis atomic.Uint32
 	state atomic.Uint32
 	why   atomic.Pointer[leaseLost] // set before the state becomes lost

@@ -15,14 +15,14 @@ import (
 const (
 	limitAge      = time.Minute     // an answer
 	limitErrorAge = 5 * time.Second // the default that stands in for an error
-	limitPatience = time.Second     // most that one question may take
+	limitPatience = time.Second     // most that one call may take
 	limitsKept    = 10_000          // ids
-	limitsAsked   = 500             // questions under way, two goroutines each; one that ignores its ctx may never end
+	limitCalls    = 500             // calls under way, two goroutines each; one that ignores its ctx may never end
 )
 
-// limits knows how many slots an id has: a number, or a question whose answers
-// are remembered. One question at a time is asked per id; while it is asked
-// again, the old answer is served. At most limitsAsked are asked at a time: with so many
+// limits knows how many slots an id has: a number, or a LimitFunc whose answers
+// are remembered. One call at a time is made per id; while it is made again, the old
+// answer is served. At most limitCalls are asked at a time: with so many
 // under way, the fallback is served for limitErrorAge.
 type limits struct {
 	fallback int
@@ -32,7 +32,7 @@ type limits struct {
 
 	mu         sync.Mutex
 	known      map[string]*limitAnswer
-	asked      int       // questions under way
+	calls      int       // under way
 	complained time.Time // that there are too many
 }
 
@@ -40,7 +40,7 @@ type limitAnswer struct {
 	limit  int
 	err    error         // why limit is the fallback, if it is
 	until  time.Time     // ask again after that
-	asking chan struct{} // closed when the question under way is answered; nil: none is
+	asking chan struct{} // closed when the call under way is answered; nil: none is
 }
 
 func newLimits(fallback int, limitOf func(context.Context, string) (int, error), log *slog.Logger) *limits {
@@ -53,7 +53,7 @@ func bounded(n int) int {
 	return int(max(-store.MaxLimit, min(int64(n), store.MaxLimit)))
 }
 
-var errTooManyAsked = fmt.Errorf("%d questions to it are not answered", limitsAsked)
+var errTooManyCalls = fmt.Errorf("%d calls of it have not returned", limitCalls)
 
 // errNoAnswer is what a LimitFunc says with zero or less, where no default stands in.
 var errNoAnswer = errors.New("the LimitFunc answered none")
@@ -82,12 +82,12 @@ func (l *limits) get(ctx context.Context, id string) (int, error) {
 	first := a.until.IsZero()
 	complain := false
 	if now := time.Now(); a.asking == nil && !now.Before(a.until) {
-		if l.asked < limitsAsked {
-			l.asked++
+		if l.calls < limitCalls {
+			l.calls++
 			a.asking = make(chan struct{})
-			go l.question(context.WithoutCancel(ctx), id, a)
+			go l.refresh(context.WithoutCancel(ctx), id, a)
 		} else {
-			a.limit, a.err, a.until = l.fallback, errTooManyAsked, now.Add(limitErrorAge)
+			a.limit, a.err, a.until = l.fallback, errTooManyCalls, now.Add(limitErrorAge)
 			if complain = now.Sub(l.complained) >= limitErrorAge; complain {
 				l.complained = now
 			}
@@ -97,7 +97,7 @@ func (l *limits) get(ctx context.Context, id string) (int, error) {
 	asking := a.asking
 	l.mu.Unlock()
 	if complain {
-		l.log.Error("gotsem: too many questions to the LimitFunc are not answered, using the default: it must return when its ctx is over", "under_way", limitsAsked, "id", id, "default", l.fallback, "asked_again_in", limitErrorAge)
+		l.log.Error("gotsem: too many calls of the LimitFunc have not returned, using the default: it must return when its ctx is over", "under_way", limitCalls, "id", id, "default", l.fallback, "asked_again_in", limitErrorAge)
 	}
 	if !first || asking == nil {
 		return limit, err
@@ -125,9 +125,9 @@ func (l *limits) remembered(id string, unknown int) int {
 	return unknown
 }
 
-// question asks once. The caller waits for limitPatience at most, also for a
-// LimitFunc that ignores its ctx; that one is not asked again before it returns.
-func (l *limits) question(ctx context.Context, id string, a *limitAnswer) {
+// refresh calls the LimitFunc once. The caller waits for limitPatience at most, also
+// for a LimitFunc that ignores its ctx; that one is not asked again before it returns.
+func (l *limits) refresh(ctx context.Context, id string, a *limitAnswer) {
 	ctx, cancel := context.WithTimeout(ctx, limitPatience)
 	defer cancel()
 	type answer struct {
@@ -179,7 +179,7 @@ func (l *limits) remember(id string, a *limitAnswer, limit int, age time.Duratio
 	}
 	if done {
 		a.asking = nil
-		l.asked--
+		l.calls--
 	}
 	l.mu.Unlock()
 	if err != nil {

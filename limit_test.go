@@ -195,17 +195,17 @@ func TestQuestionsThatHangForeverAreBounded(t *testing.T) {
 		before := runtime.NumGoroutine()
 		for range 3 { // those that hang are not asked again, and neither are many others
 			var all sync.WaitGroup
-			for i := range 3 * limitsAsked {
+			for i := range 3 * limitCalls {
 				all.Go(func() { limitIs(t, s, fmt.Sprint("id", i), 3) })
 			}
 			all.Wait()
 			time.Sleep(limitErrorAge)
 		}
 		synctest.Wait()
-		if n := a.asked.Load(); n != limitsAsked {
-			t.Errorf("asked %d times, %d may be under way", n, limitsAsked)
+		if n := a.asked.Load(); n != limitCalls {
+			t.Errorf("asked %d times, %d may be under way", n, limitCalls)
 		}
-		if n := runtime.NumGoroutine() - before; n > 2*limitsAsked+10 {
+		if n := runtime.NumGoroutine() - before; n > 2*limitCalls+10 {
 			t.Errorf("%d goroutines wait for answers", n)
 		}
 		if lines := log.with("too many questions"); len(lines) == 0 || len(lines) > 3 {
@@ -213,13 +213,13 @@ func TestQuestionsThatHangForeverAreBounded(t *testing.T) {
 		}
 		close(forever)
 		synctest.Wait()
-		for i := range 3 * limitsAsked { // all is well again
+		for i := range 3 * limitCalls { // all is well again
 			s.TryAcquire(context.Background(), fmt.Sprint("id", i))
 			synctest.Wait()
 			limitIs(t, s, fmt.Sprint("id", i), 7)
 		}
-		if n := a.asked.Load(); n != 3*limitsAsked {
-			t.Errorf("asked %d times for %d ids", n, 3*limitsAsked)
+		if n := a.asked.Load(); n != 3*limitCalls {
+			t.Errorf("asked %d times for %d ids", n, 3*limitCalls)
 		}
 	})
 }

@@ -14,8 +14,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// A client that is nil is an error from New, and NewGotsem admits nobody with it and logs:
-// neither panics, then or later.
+// A client that is nil is an error from New, and NewGotsem admits nobody with it and
+// logs: neither panics, then or later.
 func TestANilClientIsRefusedInWords(t *testing.T) {
 	for _, rdb := range []redis.UniversalClient{nil, (*redis.Client)(nil), (*redis.ClusterClient)(nil)} {
 		if _, err := New(Options{Limit: 1, Store: redisstore.New(rdb, "sem:")}); !errors.Is(err, store.ErrConfig) || !contains(err.Error(), "client is nil") {

@@ -29,15 +29,15 @@ type Options struct {
 	// Store keeps the slots. Nil: a memory store, exact within this process.
 	Store store.Store
 
-	// Limit is how many slots each id has. More than store.MaxLimit counts as that, here
-	// and from LimitFunc: it is no limit that anybody reaches.
+	// Limit is how many slots each id has. More than store.MaxLimit counts as that,
+	// here and from LimitFunc: it is no limit that anybody reaches.
 	Limit int
 
 	// LimitFunc is asked for the limit of an id. Its answers are remembered for a
-	// minute, for 10,000 ids, and one question at a time is asked per id, at most
-	// 500 at once. Zero or less, an error, or no answer within a second: Limit; after
-	// an error it is asked again after 5 s. Without a Limit, an id that has no answer is
-	// refused with an error that says so.
+	// minute, for 10,000 ids, and one call at a time is made per id, at most 500 at
+	// once. Zero or less, an error, or no answer within a second: Limit; after an error
+	// it is asked again after 5 s. Without a Limit, an id that has no answer is refused
+	// with an error that says so.
 	LimitFunc func(ctx context.Context, id string) (int, error)
 
 	// TTL is how long a lease lasts without renewal: how long the slots of a
@@ -57,19 +57,19 @@ type Options struct {
 	StoreTimeout time.Duration
 
 	// KnownFull is how long a refusal may be believed without asking the store
-	// again. A release by this process, or word from the store, ends it early.
+	// again. A release by this process, or a wake-up, ends it early.
 	// 0: not at all.
 	KnownFull time.Duration
 
 	// Grace is how long a store that finds it has lost its memory (a fail-over, a
-	// restart without data) makes no grants, so that the holders can come forward.
+	// restart without data) makes no grants, so that the holders can re-register.
 	// 0: TTL + 1 s, which is safe where a deposed primary stops taking writes
 	// within a second. Negative: no grace, as under Outage Open; under Outage Local a
 	// millisecond, since the pause after an outage needs what keeps the grace.
 	Grace time.Duration
 
 	// AsyncRelease has Release return at once: the slot is given back in the
-	// background, with the next trip to the store. A Try that follows right after
+	// background, with the next batch to the store. A Try that follows right after
 	// may still find it taken.
 	AsyncRelease bool
 

@@ -70,8 +70,8 @@ func (s *Semaphore) policy(ctx context.Context, r *store.Request, err error) (*L
 	return nil, err
 }
 
-// failedOpenID is the slot id of what was admitted without the store. It is not one that
-// slotIDs makes, and releasing it does nothing.
+// failedOpenID is the slot id of what was admitted without the store. It is not one
+// that slotIDs makes, and releasing it does nothing.
 const failedOpenID = "gotsem-failed-open"
 
 // openLease is what Outage Open admits with.
@@ -83,8 +83,8 @@ func (s *Semaphore) openLease(ctx context.Context, r *store.Request) *Lease {
 	return l
 }
 
-// openLeases are the leases that Outage Open admitted: nobody renews them, and Close ends
-// them like the others.
+// openLeases are the leases that Outage Open admitted: nobody renews them, and Close
+// ends them like the others.
 type openLeases struct {
 	mu     sync.Mutex
 	all    map[*Lease]struct{}

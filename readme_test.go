@@ -85,7 +85,8 @@ func TestDocsRun(t *testing.T) {
 	}
 }
 
-// TestFaultsNameTheirTests: every go test in docs/faults.md finds the tests that it names.
+// TestFaultsNameTheirTests: every go test in docs/faults.md finds the tests that it
+// names.
 func TestFaultsNameTheirTests(t *testing.T) {
 	text, err := os.ReadFile("docs/faults.md")
 	if err != nil {

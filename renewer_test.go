@@ -369,8 +369,8 @@ func hanging(st *shaky, n int) (letGo func()) {
 	return sync.OnceFunc(func() { close(hold) })
 }
 
-// A renewal that is not answered is sent again while there is trust. One of the two that
-// goes well is enough, and the other, when it comes, takes nothing away from it.
+// A renewal that is not answered is sent again while there is trust. One of the two
+// that goes well is enough, and the other, when it comes, takes nothing away from it.
 func TestAnUnansweredRenewalIsSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newShaky()

@@ -20,8 +20,8 @@ type Usage struct {
 }
 
 // Usage tells how id stands. It changes nothing, and asks the store once, also while
-// that is given up: how looking in ends does not count. It does not ask the LimitFunc: the
-// limit is the one set in the store, else what the LimitFunc answered last, else
+// that is given up: how looking in ends does not count. It does not ask the LimitFunc:
+// the limit is the one set in the store, else what the LimitFunc answered last, else
 // Options.Limit.
 func (s *Semaphore) Usage(ctx context.Context, id string) (Usage, error) {
 	if err := s.sensible(ctx, id, 1); err != nil {

@@ -145,8 +145,8 @@ func (w *wait) standInLine(d store.Decision) {
 	w.r.Ticket = max(w.r.Ticket, d.Ticket)
 }
 
-// next waits for the next event, for pause at most. The wait goes on, with a poll, unless
-// the event ends it.
+// next waits for the next event, for pause at most. The wait goes on, with a poll,
+// unless the event ends it.
 func (w *wait) next(ctx context.Context, pause time.Duration) (outcome, bool) {
 	s := w.s
 	if w.timer == nil {

@@ -210,8 +210,8 @@ func TestWhichWakeupsAreBelieved(t *testing.T) {
 		if l := s.leaseByWakeup(t.Context(), r, store.Wakeup{Fence: 5}, store.Decision{Outcome: store.Waiting}, s.now()); l != nil {
 			t.Error("a store without names for its askings is believed")
 		}
-		// A grant that came together with the end of its ctx, or of the semaphore, was a
-		// lease half of the time.
+		// A grant that came together with the end of its ctx, or of the semaphore, was
+		// a lease half of the time.
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
 		good, asked := store.Wakeup{Fence: 5, Limit: 1, PollID: 7}, store.Decision{Outcome: store.Waiting, PollID: 7}
@@ -248,8 +248,8 @@ func TestALostWakeupCostsAPoll(t *testing.T) {
 	})
 }
 
-// Leases by word wait for nothing but a call that ends: they were put off for a whole tick
-// while as many renewals as may be were under way, and ran out.
+// Leases by word wait for nothing but a call that ends: they were put off for a whole
+// tick while as many renewals as may be were under way, and ran out.
 func TestProvisionalLeasesAreRenewedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters = 100

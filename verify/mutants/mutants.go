@@ -47,7 +47,7 @@ var all = []Mutant{
 	{"trust from the answer on: grants", "lease.go",
 		"l.trust.Store(int64(sent + ttl - margin(ttl)))", "l.trust.Store(int64(mutated(\"trust from the answer on: grants\", s.now(), sent) + ttl - margin(ttl)))",
 		"send-time"},
-	{"trust from the answer on: renewals", "renewer.go",
+	{"trust from the answer on: renewals", "renewal.go",
 		"trust := sent + a.Waited + s.opt.TTL - margin(s.opt.TTL)", "trust := mutated(\"trust from the answer on: renewals\", s.now(), sent+a.Waited) + s.opt.TTL - margin(s.opt.TTL)",
 		"send-time"},
 	{"grace sweeps what looks lapsed", "store/redisstore/scripts/prelude.lua",
