@@ -251,7 +251,7 @@ func dryRun(name, prefix string) []any {
 // Redis could not be asked, which says nothing about how it is set up.
 func (c *checker) push(ctx context.Context) error {
 	channel := wakeChannel(c.s.token + ":check")
-	ps, err := c.s.client.hearing(ctx, channel)
+	ps, err := c.s.client.subscribe(ctx, channel)
 	if err != nil {
 		return err
 	}

@@ -170,15 +170,15 @@ func (c *client) batches() redis.UniversalClient {
 	return c.UniversalClient
 }
 
-// hearing subscribes to a channel.
-func (c *client) hearing(ctx context.Context, channel string) (*redis.PubSub, error) {
-	return c.subscribing(ctx, channel, func(ctx context.Context) *redis.PubSub { return c.Subscribe(ctx, channel) })
+// subscribe subscribes to a channel.
+func (c *client) subscribe(ctx context.Context, channel string) (*redis.PubSub, error) {
+	return c.subscribeBy(ctx, channel, func(ctx context.Context) *redis.PubSub { return c.Subscribe(ctx, channel) })
 }
 
-// subscribing makes a subscription. Connecting may hang, and then closing the
+// subscribeBy makes a subscription. Connecting may hang, and then closing the
 // subscription does too, which waits for it: so it is left behind with ctx, or after
 // connectWithin, and closed when it has ended.
-func (c *client) subscribing(ctx context.Context, channel string, subscribe func(ctx context.Context) *redis.PubSub) (*redis.PubSub, error) {
+func (c *client) subscribeBy(ctx context.Context, channel string, subscribe func(ctx context.Context) *redis.PubSub) (*redis.PubSub, error) {
 	bounded, cancel := context.WithTimeout(ctx, connectWithin)
 	defer cancel()
 	return aside(bounded, &c.left, func(ctx context.Context) (ps *redis.PubSub, err error) {
@@ -199,13 +199,19 @@ const sentinelAddr = "FailoverClient"
 // what.
 const reloadEvery = 250 * time.Millisecond
 
-// lookAround has a Cluster client learn who serves its slots, after an error that
-// suggests a change. By itself go-redis looks when a node says so, which a dead one
-// does not, and else once a minute
-// (https://github.com/redis/go-redis/issues/3979).
-func (c *client) lookAround(err error) {
+// reloadOn has a Cluster client learn who serves its slots, after an error that suggests
+// a change. By itself go-redis looks when a node says so, which a dead one does not, and
+// else once a minute (https://github.com/redis/go-redis/issues/3979).
+func (c *client) reloadOn(err error) {
+	if isNetwork(err) {
+		c.reloadTopology()
+	}
+}
+
+// reloadTopology is reloadOn where it is known that something is wrong.
+func (c *client) reloadTopology() {
 	cl, ok := c.UniversalClient.(*redis.ClusterClient)
-	if !ok || !isNetwork(err) {
+	if !ok {
 		return
 	}
 	now, last := time.Now().UnixMilli(), c.reloaded.Load()

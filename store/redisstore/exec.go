@@ -91,7 +91,7 @@ func (e *executor) round(ctx context.Context, f *frame, ops, rest []*op) []*op {
 		}
 	}
 	if err != nil {
-		e.client.lookAround(err)
+		e.client.reloadOn(err)
 	}
 	return rest
 }
@@ -253,7 +253,7 @@ func (e *executor) run(ctx context.Context, sc *script, id string, grace int64, 
 	c.match()
 	reply, err := c.cmd.Slice()
 	if err != nil {
-		e.client.lookAround(err)
+		e.client.reloadOn(err)
 	}
 	return reply, classify(err)
 }

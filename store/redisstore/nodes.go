@@ -86,7 +86,7 @@ const maxNodes = 256
 func (s *Store) newBatcher() *batcher {
 	return &batcher{
 		exec: s.exec.exec, ctxBound: s.client.ctxBound, free: s.free, inDoubt: &s.inDoubt,
-		givenUp: func() { s.client.lookAround(errTimeout) },
+		givenUp: func() { s.client.reloadTopology() },
 	}
 }
 

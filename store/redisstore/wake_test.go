@@ -109,8 +109,8 @@ func TestHalfOpenSubscription(t *testing.T) {
 	frozen := time.Now()
 	to.await(t, "")
 	t.Logf("noticed after %v", time.Since(frozen).Round(time.Millisecond))
-	if took := time.Since(frozen); took > 5*deafAfter {
-		t.Errorf("a half-open connection was noticed after %v, want about %v", took, deafAfter)
+	if took := time.Since(frozen); took > 5*idleTimeout {
+		t.Errorf("a half-open connection was noticed after %v, want about %v", took, idleTimeout)
 	}
 	handOff(t, from, to, "x")
 }
@@ -218,18 +218,18 @@ func TestRefusedSubscriptionIsRetriedLessAndLess(t *testing.T) {
 	srv := redistest.Start(t)
 	command(t, srv, "ACL", "SETUSER", "mute", "on", "nopass", "+@all", "~*", "resetchannels")
 	e := listening(t, srv.Client(func(o *redis.Options) { o.Username, o.Password = "mute", "x" }))
-	soon(t, "four refusals", func() bool { return e.ears.refusals.Load() >= 4 })
+	soon(t, "four refusals", func() bool { return e.subscriber.refusals.Load() >= 4 })
 	for _, want := range []time.Duration{1600 * time.Millisecond, 3200 * time.Millisecond} {
-		e.ears.refusals.CompareAndSwap(3, 4)
-		if got := e.ears.retryIn(proto("NOPERM this user has no permissions")); got < want {
+		e.subscriber.refusals.CompareAndSwap(3, 4)
+		if got := e.subscriber.retryIn(proto("NOPERM this user has no permissions")); got < want {
 			t.Errorf("the next pause is %v, want %v at least", got, want)
 		}
 	}
-	if got := e.ears.retryIn(errTimeout); got != retryAfter {
+	if got := e.subscriber.retryIn(errTimeout); got != retryAfter {
 		t.Errorf("after a break the pause is %v, want %v", got, retryAfter)
 	}
-	e.ears.refusals.Store(100)
-	if got := e.ears.retryIn(proto("NOPERM")); got != retryMax {
+	e.subscriber.refusals.Store(100)
+	if got := e.subscriber.retryIn(proto("NOPERM")); got != retryMax {
 		t.Errorf("the longest pause is %v, want %v", got, retryMax)
 	}
 }
