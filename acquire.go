@@ -122,7 +122,7 @@ func (s *Semaphore) Do(ctx context.Context, id string, f func(ctx context.Contex
 	if err != nil {
 		return err
 	}
-	defer func() { _ = lease.Release(ctx) }() // what fails here is given back later
+	defer func() { _ = lease.Release(ctx) }() // what fails here is released later
 	inner, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	held := &leaseContext{Context: inner, cancel: cancel, lease: lease}
@@ -255,7 +255,7 @@ var errStale = errors.New("the answer came after its lease was over")
 
 // tooLate is the error of a grant that came when the ctx of its call was over already.
 func tooLate(r *request, over error) error {
-	return fmt.Errorf("gotsem: %q: granted when its ctx was over, and given back: %w", r.ID, over)
+	return fmt.Errorf("gotsem: %q: granted when its ctx was over, and released: %w", r.ID, over)
 }
 
 // releaseInDoubt releases what the store may have granted without our hearing of it.

@@ -101,7 +101,7 @@ func (b *backlog) drop(d *pendingRelease, now time.Duration) {
 	if now-b.complained < logEvery {
 		return
 	}
-	b.gate.log.Error("gotsem: too many slots wait to be given back, more are left to lapse", "waiting", len(b.pending), "dropped", b.dropped, "id", d.id, "lapses_within", b.gate.ttl)
+	b.gate.log.Error("gotsem: too many slots wait to be released, more are left to lapse", "waiting", len(b.pending), "dropped", b.dropped, "id", d.id, "lapses_within", b.gate.ttl)
 	b.complained, b.dropped = now, 0
 }
 

@@ -102,7 +102,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
 	return AcquireResult{Max: limit}
 }
 
-// Release gives back a slot that TryAcquire took. It goes on when ctx is over, and
+// Release releases a slot of TryAcquire. It goes on when ctx is over, and
 // waits for Redis at most DefaultStoreTimeout; what Redis does not take then is
 // released in the background. Releasing twice, or a slot that lapsed, does
 // nothing.

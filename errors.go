@@ -40,7 +40,7 @@ var (
 	ErrRecovering = errors.New("gotsem: store recovering")
 
 	// ErrNotReplicated: the lease was granted, but not acknowledged by as many
-	// replicas as redisstore.Replicas asks for, and was given back.
+	// replicas as redisstore.Replicas asks for, and was released.
 	ErrNotReplicated = store.ErrNotReplicated
 
 	// ErrClosed: the semaphore was closed.

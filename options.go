@@ -68,7 +68,7 @@ type Options struct {
 	// millisecond, since the pause after an outage needs what keeps the grace.
 	Grace time.Duration
 
-	// AsyncRelease has Release return at once: the slot is given back in the
+	// AsyncRelease has Release return at once: the slot is released in the
 	// background, with the next batch to the store. A Try that follows right after
 	// may still find it taken.
 	AsyncRelease bool

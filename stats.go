@@ -16,7 +16,7 @@ type Stats struct {
 	Queued      uint64 // stood in line
 	Waits       uint64 // of those, granted: Waited / Waits is the mean wait
 	GaveUp      uint64 // left the line because their ctx was over
-	Released    uint64 // leases and TryAcquire slots that were given back, also where the store had to be told later
+	Released    uint64 // leases and TryAcquire slots that were released, also where the store had to be told later
 	Lost        uint64 // leases that ended before they were released, but for those that Close ended
 	Revoked     uint64 // of those, taken away by Revoke or Clear
 	Expired     uint64 // of those, not renewed in time; the others the store had forgotten
@@ -28,7 +28,7 @@ type Stats struct {
 	Recovering  uint64 // refused because the store was recovering
 	StoreErrors uint64 // calls to the store that failed
 	Outages     uint64 // times that the store, or one server of it, was given up for a while
-	LeftToLapse uint64 // slots that could not be given back, and lapse within a TTL: too many were waiting for it, or Close did
+	LeftToLapse uint64 // slots that could not be released, and lapse within a TTL: too many were waiting for it, or Close did
 
 	Held    int           // leases held now
 	Waiting int           // waiters of this process now
