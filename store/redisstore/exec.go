@@ -14,6 +14,12 @@ import (
 	"github.com/ashfaqjani916/gotsem/store"
 )
 
+// durable is how many replicas must acknowledge a grant, and within what time.
+type durable struct {
+	replicas int
+	wait     time.Duration
+}
+
 // executor carries out the operations of a batch: it has them encoded, sends the calls,
 // sees to what may go wrong on the way, and has the replies decoded.
 type executor struct {

@@ -80,12 +80,6 @@ func Replicas(n int, wait time.Duration) Option {
 // prefix, is then a grace long. Without it such a process is granted at once.
 func StrictStart() Option { return func(s *Store) { s.codec.clocks.strict = true } }
 
-// durable is how many replicas must acknowledge a grant, and within what time.
-type durable struct {
-	replicas int
-	wait     time.Duration
-}
-
 // defaultBudget bounds a call that says nothing of its own, and whose ctx has no
 // deadline: every call has an end.
 const defaultBudget = 5 * time.Second
