@@ -186,9 +186,24 @@ type request struct {
 
 // request makes a request with a slot id of its own, from the pool.
 func (s *Semaphore) request(id string, weight, limit int) *request {
+	r := s.plainRequest(id, weight, limit)
+	r.SlotID = s.leaseID(&r.ids)
+	return r
+}
+
+// leaseID returns one more slot id of a lease: stamped, where the store wants that.
+func (s *Semaphore) leaseID(ids *slotIDs) string {
+	if s.stamp == nil {
+		return ids.next()
+	}
+	return ids.nextStamped(s.now(), s.stamp)
+}
+
+// plainRequest is request for TryAcquire, whose slot ids are short. It has none yet.
+func (s *Semaphore) plainRequest(id string, weight, limit int) *request {
 	r := s.requests.Get().(*request)
 	r.Request = store.Request{} // and then field by field, in place: see redisstore's free
-	r.ID, r.SlotID, r.Weight, r.Limit = id, r.ids.next(), weight, limit
+	r.ID, r.Weight, r.Limit = id, weight, limit
 	r.TTL, r.Owner, r.Grace, r.FirstAttempt = s.opt.TTL, s.owner, s.opt.Grace, true
 	return r
 }
@@ -197,7 +212,7 @@ func (s *Semaphore) request(id string, weight, limit int) *request {
 func (s *Semaphore) slotID() string {
 	r := s.requests.Get().(*request)
 	defer s.requests.Put(r)
-	return r.ids.next()
+	return s.leaseID(&r.ids)
 }
 
 // ask asks the store for r. It is the one way in which Try, Acquire and TryAcquire ask;

@@ -77,7 +77,8 @@ func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
 		return AcquireResult{Max: s.opt.Limit}
 	}
 	s.checkStore()
-	r := s.request(id, 1, limit)
+	r := s.plainRequest(id, 1, limit)
+	r.SlotID = r.ids.next()
 	defer s.requests.Put(r)
 	r.Plain = true
 	d, err := s.askOnce(ctx, r)

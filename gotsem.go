@@ -31,8 +31,9 @@ type Semaphore struct {
 	known   *knownFull // nil: refusals are not believed
 	stats   stats
 
-	requests sync.Pool // of *request
-	releases sync.Pool // of *store.Release
+	stamp    func() string // what slot ids of leases begin with; nil: nothing
+	requests sync.Pool     // of *request
+	releases sync.Pool     // of *store.Release
 	stopWake func()
 	waking   sync.Once
 	checking sync.Once
@@ -54,6 +55,13 @@ func New(o Options) (*Semaphore, error) {
 	return s, nil
 }
 
+func stampOf(st store.Store) func() string {
+	if s, ok := st.(store.Stamper); ok {
+		return s.Stamp
+	}
+	return nil
+}
+
 // newSemaphore makes a semaphore from options that are whole and, but for what
 // the compatibility API tolerates, valid.
 func newSemaphore(o Options) *Semaphore {
@@ -61,6 +69,7 @@ func newSemaphore(o Options) *Semaphore {
 		opt:     o,
 		start:   time.Now(),
 		owner:   describe(o.Label),
+		stamp:   stampOf(o.Store),
 		limits:  newLimits(o.Limit, o.LimitFunc, o.Logger),
 		closing: make(chan struct{}),
 	}

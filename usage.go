@@ -42,7 +42,7 @@ type Holder struct {
 	Weight int
 	Since  time.Time // by this process's clock; zero: not known, the slot was taken by TryAcquire
 	Until  time.Time // when it lapses if it is not renewed, by this process's clock
-	Fence  uint64    // 0: taken by TryAcquire
+	Fence  uint64    // 0: taken by TryAcquire, or not kept, as of leases of weight 1 in Redis
 	Owner  string    // host:pid and label; empty: taken by TryAcquire
 }
 

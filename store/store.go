@@ -11,9 +11,9 @@
 //
 //   - A slot id is the identity of a request, chosen by the asker and never
 //     used for a second one. Asking again with the same slot id is the retry
-//     and the poll in one: it answers the same grant, or keeps the same place
-//     in line. So an answer that got lost cannot leak a slot. Whether asking again
-//     makes a bare slot last longer is left open.
+//     and the poll in one: it answers the same grant, with a fence that is not
+//     lower, or keeps the same place in line. So an answer that got lost cannot leak
+//     a slot. Whether asking again makes a plain slot last longer is left open.
 //   - Only durations cross the contract, never points in time. A store goes by
 //     one clock, its own.
 //   - A slot counts from its grant until it is released, cleared, or lapses:
@@ -136,8 +136,8 @@ type Store interface {
 
 	// Release gives a slot or a place in line back, and hands on the room. It
 	// reports whether there was something to give back: releasing twice, or
-	// what has lapsed, changes nothing. (A bare slot that has lapsed, or was given
-	// back before, may be reported as given back.)
+	// what has lapsed, changes nothing. (A slot of weight 1 that has lapsed, or a plain
+	// one that was given back before, may be reported as given back.)
 	Release(ctx context.Context, r *Release) (freed bool, err error)
 
 	// Usage tells how an id stands, and changes nothing. The limit it answers
@@ -340,7 +340,8 @@ type Wakeup struct {
 
 // Lister is a Store that can list what it keeps.
 type Lister interface {
-	// Holders lists who holds slots of id, in the order of their grants.
+	// Holders lists who holds slots of id, the oldest first, and last those of whom it
+	// is not known since when.
 	Holders(ctx context.Context, id string) ([]Holder, error)
 	// IDs lists the ids that are held, in no order; one may come twice.
 	IDs(ctx context.Context) iter.Seq2[string, error]
@@ -350,9 +351,9 @@ type Lister interface {
 type Holder struct {
 	SlotID string
 	Weight int
-	Fence  uint64        // zero: the slot was taken bare
-	Owner  string        // as Request.Owner
-	Age    time.Duration // since the grant; zero: not known
+	Fence  uint64        // zero: the slot was taken plain, or the store does not keep it
+	Owner  string        // as Request.Owner; empty: the slot was taken plain, or it is not known
+	Age    time.Duration // since it was asked for; zero: not known
 	Left   time.Duration // until it lapses
 }
 
@@ -385,6 +386,16 @@ type PeerCounter interface {
 	// Peers says that this process lives, for ttl, and answers how many do,
 	// itself included.
 	Peers(ctx context.Context, ttl time.Duration) (int, error)
+}
+
+// Stamper is a Store that reads from the slot id of a lease who asked for it, and when,
+// so that it need not keep that.
+type Stamper interface {
+	// Stamp returns what the slot id of a lease is to begin with: at most 16
+	// bytes, the same length each time, good for a second. At least 14 random ones
+	// follow. A slot id without it is served too, but shows no owner, and its holder is
+	// not woken when it is taken from it. It must not block.
+	Stamp() string
 }
 
 // Partitioner is a Store whose ids lie on several servers, each of which can fail by

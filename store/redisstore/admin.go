@@ -78,7 +78,7 @@ func (s *Store) Peers(ctx context.Context, ttl time.Duration) (int, error) {
 	if s.bad != nil {
 		return 0, s.bad
 	}
-	n, err := s.exec.eval(ctx, peersScript, []string{peersKey(s.prefix)}, s.token, ttl.Milliseconds()).Int()
+	n, err := s.exec.eval(ctx, peersScript, []string{peersKey(s.prefix)}, s.token, ttl.Milliseconds(), "1", "").Int()
 	return n, classify(err)
 }
 

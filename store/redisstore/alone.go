@@ -69,7 +69,11 @@ func (e *executor) alone(ctx context.Context, o *op) error {
 		if err != nil || there == 0 {
 			return known(err)
 		}
-		if err := ask(k.m, "kept", o.ttl).Err(); err != nil {
+		kept, err := ask(k.m, "kept", o.ttl).Int()
+		if err == nil && kept == 1 { // the marker must not say sooner that there is none
+			err = ask(*e.codec.marker(k.slot), "mark", o.ttl, 0).Err()
+		}
+		if err != nil {
 			return known(err)
 		}
 		o.outcome = store.Renewed
@@ -95,8 +99,7 @@ func (e *executor) alone(ctx context.Context, o *op) error {
 	}
 	var fence, extra int64
 	if meta != "" {
-		var ticket int64
-		if _, err := fmt.Sscan(meta, &fence, &ticket, &extra); err != nil {
+		if _, err := fmt.Sscan(meta, &extra); err != nil {
 			return errSeveral
 		}
 	}
@@ -110,6 +113,10 @@ func (e *executor) alone(ctx context.Context, o *op) error {
 			return nil
 		}
 	}
+	switch fence, err = e.client.HGet(ctx, *e.codec.marker(k.slot), "f").Int64(); {
+	case err != nil && err != redis.Nil:
+		return known(err)
+	}
 	reply, err := ask(k.s, "take", o.slot, o.ttl, limit-extra, fence).Int64Slice()
 	if err != nil || len(reply) < 4 || reply[2] == 0 {
 		return known(err)
@@ -117,6 +124,9 @@ func (e *executor) alone(ctx context.Context, o *op) error {
 	d := store.Decision{Outcome: store.Granted, Active: int(reply[1] + extra), Limit: int(limit)}
 	switch {
 	case reply[0] == 1 && !o.plain:
+		if err := ask(*e.codec.marker(k.slot), "mark", 0, reply[2]).Err(); err != nil {
+			return known(err)
+		}
 		d.Fence = uint64(reply[2])
 	case reply[0] == 0 && o.queue > 0:
 		return errSeveral

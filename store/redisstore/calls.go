@@ -13,9 +13,10 @@ import (
 
 // callKey is what the operations of a call have in common.
 type callKey struct {
-	verb verb   // plainAcquire for both that are plain
-	ttl  int64  // of those that acquire plain slots
-	slot uint16 // on a Cluster
+	verb  verb   // plainAcquire for both that are plain
+	ttl   int64  // of those that acquire plain slots
+	lease bool   // they are leases
+	slot  uint16 // on a Cluster
 
 	bySlot bool   // keys go by cluster slot
 	id     string // on a client of which nothing is known
@@ -30,6 +31,7 @@ type call struct {
 	strict bool  // the marker goes along
 	outage int64 // so does word of one
 
+	fence    int64 // of a plain call's next grant
 	cmd      *redis.Cmd
 	number   int64 // that its reply must repeat
 	sent     time.Time
@@ -108,7 +110,7 @@ func (cd *codec) callKey(o *op) callKey {
 		k.id = o.id
 	}
 	if k.verb.plain() {
-		k.verb, k.ttl = plainAcquire, o.ttl
+		k.verb, k.ttl, k.lease = plainAcquire, o.ttl, o.lease
 	}
 	return k
 }
@@ -123,7 +125,7 @@ func (o *op) mergeable(other *op) bool {
 	case o.id != other.id || o.by() != other.by() || o.grace != other.grace:
 		return false
 	case o.by().plain():
-		return o.limit == other.limit && o.ttl == other.ttl
+		return o.limit == other.limit && o.ttl == other.ttl && o.lease == other.lease
 	case o.uniform():
 		return other.uniform() && o.weight == other.weight && o.limit == other.limit && o.ttl == other.ttl && o.queue == other.queue &&
 			o.plain == other.plain && o.firstAttempt == other.firstAttempt && o.owner == other.owner
@@ -137,11 +139,11 @@ func (f *frame) call(k callKey, takes bool) *call {
 	for _, c := range f.calls {
 		at := c.callKey
 		if k.verb.plain() && (!takes || at.ttl == 0) {
-			at.ttl = k.ttl
+			at.ttl, at.lease = k.ttl, k.lease
 		}
 		if at == k {
 			if takes {
-				c.ttl = k.ttl
+				c.ttl, c.lease = k.ttl, k.lease
 			}
 			return c
 		}
@@ -246,7 +248,7 @@ func (c *call) match() {
 	if list, ok := c.cmd.Val().([]any); ok && len(list) > 0 {
 		n, alone = list[0].(int64)
 	}
-	if n < 0 && !c.verb.plain() {
+	if n < 0 && (!c.verb.plain() || c.lease) {
 		n = -n
 	}
 	if !alone || (n%callNumbers+callNumbers)%callNumbers != c.number {

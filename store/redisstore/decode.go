@@ -2,6 +2,8 @@ package redisstore
 
 import (
 	"fmt"
+	"hash/maphash"
+	"sync/atomic"
 	"time"
 
 	"github.com/ashfaqjani916/gotsem/store"
@@ -79,7 +81,9 @@ func (cd *codec) read(c *call, rest []*op) (again []*op, wakeups []any) {
 // readPlain is read for what the plain script answers.
 func (cd *codec) readPlain(c *call, r *reply, rest []*op) []*op {
 	if !r.one {
-		if now := r.number() / callNumbers; now > 0 {
+		if now := r.number() / callNumbers; c.lease && now != 0 {
+			cd.clocks.read(c.slot, now, c.sent, time.Now(), false)
+		} else if now > 0 {
 			cd.clocks.read(c.slot, -now, c.sent, time.Now(), false)
 		}
 	}
@@ -93,11 +97,22 @@ func (cd *codec) readPlain(c *call, r *reply, rest []*op) []*op {
 		}
 		return rest
 	}
+	if c.lease {
+		c.fence = r.number()
+	}
+	first := c.fence
 	for _, g := range c.backs {
-		rest = r.plainReleased(g, rest)
+		if rest = r.plainReleased(g, rest); g.notPlain {
+			cd.metas.note(g.id)
+		}
 	}
 	for _, g := range c.groups {
-		rest = r.plainAcquired(g, rest)
+		if rest = r.plainAcquired(c, g, rest); g.notPlain {
+			cd.metas.note(g.id)
+		}
+	}
+	if c.strict && c.fence > first {
+		cd.clocks.gave(c.slot, uint64(c.fence-1))
 	}
 	return rest
 }
@@ -155,52 +170,71 @@ func (r *reply) together(c *call, g *op, n int64) (highest uint64) {
 }
 
 // plainAcquired reads what the plain script answers for those who ask for a slot of one id.
-func (r *reply) plainAcquired(g *op, rest []*op) []*op {
+// Who is refused and would wait goes on to acquire.lua.
+func (r *reply) plainAcquired(c *call, g *op, rest []*op) []*op {
 	first := r.number()
-	if first == notPlainAcquire && r.err == nil {
-		return g.notPlainTo(rest)
-	}
-	if first == plainTooLate && r.err == nil {
-		return g.lateTo(rest)
+	if r.err == nil {
+		switch first {
+		case notPlainAcquire, plainNotWell:
+			return g.notPlainTo(rest)
+		case plainTooLate:
+			return g.lateTo(rest)
+		}
 	}
 	limit := int(g.limit)
-	granted := func(active int64) store.Decision {
-		return store.Decision{Outcome: store.Granted, Active: int(active), Limit: limit}
+	granted := func(o *op, active int64) {
+		o.decision = store.Decision{Outcome: store.Granted, Active: int(active), Limit: limit}
+		if c.lease && !o.plain {
+			o.decision.Fence = uint64(c.fence)
+		}
+		c.fence++
 	}
 	full := func(active int64) store.Decision {
 		return store.Decision{Outcome: store.Full, Active: int(active), Limit: limit, RetryIn: ms(r.number())}
 	}
 	if g.next == nil {
 		if first >= 0 {
-			g.decision = granted(first)
+			granted(g, first)
 		} else {
 			g.decision = full(-first - 1)
 		}
-		g.err = r.err
-		return rest
+		return r.settle(c, g, rest)
 	}
 	active := r.number()
 	o := g
 	for n := first; n > 0 && o != nil; n, o = n-1, o.next {
-		o.decision = granted(max(active-n+1, 1))
+		granted(o, max(active-n+1, 1))
 	}
 	if o != nil {
 		none := full(active)
 		for refused := o; refused != nil; refused = refused.next {
 			refused.decision = none
 		}
-		for n := r.number(); n > 0; n-- { // but these were there already
+		for n := r.number(); n > 0; n-- { // but these were there already, and are no leases
 			place := r.number()
 			for o = g; place > 1 && o != nil; o = o.next {
 				place--
 			}
 			if o != nil {
-				o.decision = granted(active)
+				granted(o, active)
 			}
 		}
 	}
-	for o = g; o != nil; o = o.next {
-		o.err = r.err
+	return r.settle(c, g, rest)
+}
+
+// settle notes how a plain acquire went that was answered, and has those who are to wait
+// go on.
+func (r *reply) settle(c *call, g *op, rest []*op) []*op {
+	for o := g; o != nil; o = o.next {
+		switch o.err = r.err; {
+		case r.err != nil:
+		case o.decision.Outcome == store.Granted:
+			o.err = c.unacked
+		case o.queue > 0:
+			o.notPlain = true
+			rest = append(rest, o)
+		}
 	}
 	return rest
 }
@@ -220,7 +254,7 @@ func (r *reply) plainReleased(g *op, rest []*op) []*op {
 // notPlainTo adds a group to ops, to be done by a verb that is not plain.
 func (o *op) notPlainTo(ops []*op) []*op {
 	for ; o != nil; o = o.next {
-		o.notPlain = true
+		o.notPlain, o.firstAttempt = true, false
 		ops = append(ops, o)
 	}
 	return ops
@@ -271,3 +305,26 @@ func (r *reply) number() int64 {
 }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// metas remembers for which ids the plain script has said that they have meta, so that
+// the next operations on them go by the general scripts at once.
+type metas struct {
+	some  atomic.Bool
+	until [1024]atomic.Int64 // Unix ns, by a hash of the id
+}
+
+// metaFor is for how long an id is taken to have meta.
+const metaFor = time.Second
+
+func (m *metas) of(id string) *atomic.Int64 {
+	return &m.until[maphash.String(hashSeed, id)%uint64(len(m.until))]
+}
+
+func (m *metas) note(id string) {
+	m.of(id).Store(time.Now().Add(metaFor).UnixNano())
+	m.some.Store(true)
+}
+
+func (m *metas) has(id string) bool {
+	return m.some.Load() && time.Now().UnixNano() < m.of(id).Load()
+}

@@ -25,6 +25,7 @@ type codec struct {
 	calls      atomic.Uint64
 	swept      atomic.Int64 // when, Unix ns
 	special    atomic.Int64 // until then, Unix ns, plain calls name the keys of meta
+	metas      metas
 }
 
 func newCodec(prefix, token string, c *client) *codec {
@@ -100,7 +101,7 @@ func (cd *codec) command(ctx context.Context, f *frame, c *call, text bool) *red
 	if c.verb.plain() {
 		c.inFull = c.inFull || c.sent.UnixNano() < cd.special.Load()
 		if nKeys = len(c.backs) + len(c.groups) + 1; c.inFull {
-			nKeys = 2*len(c.backs) + 3*len(c.groups)
+			nKeys = 2*len(c.backs) + 3*len(c.groups) + 1
 		}
 	}
 	begin := len(f.args)
@@ -132,9 +133,7 @@ func (cd *codec) plainArgs(f *frame, c *call, args []any) []any {
 			sure = sure && o.firstAttempt
 		}
 	}
-	if !c.inFull {
-		args = append(args, cd.marker(c.slot))
-	} else {
+	if c.inFull {
 		for _, g := range c.backs {
 			args = append(args, &g.keys.m)
 		}
@@ -142,10 +141,13 @@ func (cd *codec) plainArgs(f *frame, c *call, args []any) []any {
 			args = append(args, &g.keys.m, &g.keys.l)
 		}
 	}
+	args = append(args, cd.marker(c.slot))
 	single := c.onePerID()
-	head := weigh(c.sweep, plainSweep) + weigh(sure, plainFirst) + weigh(single, plainOnePerID) + weigh(c.inFull, plainFull) +
+	head := weigh(c.sweep, plainSweep) + weigh(sure, plainFirst) + weigh(single, plainOnePerID) + weigh(c.inFull, plainFull) + weigh(c.lease, plainLeases) +
 		plainNumber*c.number + plainReleases*int64(len(c.backs))
-	args = append(args, f.num(head))
+	if args = append(args, f.num(head)); c.lease {
+		args = append(args, f.num(cd.expected(c)))
+	}
 	for _, g := range c.backs {
 		if !single {
 			args = append(args, f.num(g.group()))
@@ -174,6 +176,23 @@ func (cd *codec) plainArgs(f *frame, c *call, args []any) []any {
 		}
 	}
 	return args
+}
+
+// expected is what the server's clock should say when it carries out c, as far as the plain
+// script is concerned. A clock that the store has doubts about is not for it.
+func (cd *codec) expected(c *call) int64 {
+	const unknown, noGrace, doubtful = 0, -1, 1
+	if !c.strict {
+		return noGrace
+	}
+	switch seen, echo, ago := cd.clocks.header(c.slot, c.sent); {
+	case seen != '0' && seen != '1':
+		return doubtful
+	case echo == 0:
+		return unknown
+	default:
+		return echo + ago
+	}
 }
 
 // fullArgs appends the keys and the arguments of the other scripts.

@@ -23,14 +23,16 @@ type durable struct {
 // executor carries out the operations of a batch: it has them encoded, sends the calls,
 // sees to what may go wrong on the way, and has the replies decoded.
 type executor struct {
-	codec   *codec
-	client  *client
-	durable durable
-	wake    func(string) // is told whom a script names
-	resent  resent
-	graces  graces
-	unsure  atomic.Bool // whether keys go by cluster slot is to be learned: see form.go
-	frames  sync.Pool   // of *frame
+	codec    *codec
+	client   *client
+	durable  durable
+	wake     func(string) // is told whom a script names
+	resent   resent
+	graces   graces
+	token    string
+	registry registry
+	unsure   atomic.Bool // whether keys go by cluster slot is to be learned: see form.go
+	frames   sync.Pool   // of *frame
 }
 
 var errClock = errors.New("redisstore: Redis and this process do not agree on how much time has passed")
@@ -78,9 +80,6 @@ func (e *executor) round(ctx context.Context, f *frame, ops, rest []*op) []*op {
 	}
 	err = e.resendBroken(ctx, f, err)
 	err = e.loadScripts(ctx, f, err)
-	if err == nil {
-		e.learnGrace(ctx, f.calls)
-	}
 	calls := append(f.calls, e.splitByID(ctx, f)...)
 	for _, c := range calls {
 		switch {
@@ -96,8 +95,12 @@ func (e *executor) round(ctx context.Context, f *frame, ops, rest []*op) []*op {
 			e.wakeAll(wakeups)
 		}
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		e.client.reloadOn(err)
+	case len(rest) == 0: // what goes on may have to make the marker first
+		e.learnGrace(ctx, f.calls)
+		e.register(ctx, f.calls)
 	}
 	return rest
 }
@@ -221,7 +224,7 @@ func (e *executor) sendDurably(ctx context.Context, calls []*call) (first error)
 		}
 		_ = pipe.Process(ctx, c.cmd)
 		var acknowledged *redis.Cmd
-		if c.verb == acquire {
+		if c.verb == acquire || c.lease {
 			acknowledged = pipe.Do(ctx, "wait", e.durable.replicas, e.durable.wait.Milliseconds())
 		}
 		_, err := pipe.Exec(ctx)

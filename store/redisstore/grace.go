@@ -57,3 +57,37 @@ func (e *executor) learnGrace(ctx context.Context, calls []*call) {
 		}
 	}
 }
+
+// registry is what this store has said at P of its owner.
+type registry struct {
+	ttl  atomic.Int64 // ms, the longest of its leases
+	said atomic.Int64 // when, Unix ns
+}
+
+// registerEvery is how often an owner is said, at least, while it takes leases.
+const registerEvery = 10 * time.Second
+
+// register says who the owner of the store's leases is, if it is time for that. What it is
+// needs no server that answers: who lists holders sees less.
+func (e *executor) register(ctx context.Context, calls []*call) {
+	for _, c := range calls {
+		if c.cmd.Err() != nil || !c.lease && c.verb != acquire && c.verb != renew || len(c.groups) == 0 {
+			continue
+		}
+		g := c.groups[0]
+		r := &e.registry
+		if g.owner == "" {
+			continue
+		}
+		if g.ttl > r.ttl.Load() {
+			r.ttl.Store(g.ttl)
+		}
+		now, last := time.Now().UnixNano(), r.said.Load()
+		if now-last < int64(registerEvery) || !r.said.CompareAndSwap(last, now) {
+			return
+		}
+		lives := r.ttl.Load() + 2*registerEvery.Milliseconds() // it is not beaten by its leases
+		_ = e.client.batches().Eval(ctx, peersText, []string{peersKey(e.codec.prefix)}, e.token, lives, "0", g.owner).Err()
+		return
+	}
+}

@@ -8,19 +8,22 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ashfaqjani916/gotsem/store"
 )
 
-// Holders implements store.Lister.
+// Holders implements store.Lister. Of a lease of weight 1 no fence is kept, and its age is
+// since it was asked for.
 func (s *Store) Holders(ctx context.Context, id string) ([]store.Holder, error) {
 	reply, err := s.run(ctx, usageScript, id, 0, 0, yes)
 	if err != nil {
 		return nil, err
 	}
-	now := max(integer(reply, 0), -integer(reply, 0)) / callNumbers
+	now := int64(max(integer(reply, 0), -integer(reply, 0)) / callNumbers)
+	var owners map[string]string
 	var out []store.Holder
 	for at := 6; at+2 < len(reply); at += 3 {
 		slotID, _ := reply[at].(string)
@@ -31,7 +34,14 @@ func (s *Store) Holders(ctx context.Context, id string) ([]store.Holder, error) 
 			_, _ = fmt.Sscan(f[1], &h.Weight)
 			_, _ = fmt.Sscan(f[2], &h.Fence)
 			_, _ = fmt.Sscan(f[3], &since)
-			h.Age, h.Owner = ms(int64(now)-since), f[5]
+			h.Age, h.Owner = ms(now-since), f[5]
+		} else if token, since, ok := readStamp(slotID); ok {
+			if owners == nil {
+				if owners, err = s.owners(ctx); err != nil {
+					return nil, err
+				}
+			}
+			h.Age, h.Owner = ms(max(now-since, 1)), owners[token]
 		}
 		out = append(out, h)
 	}
@@ -160,10 +170,69 @@ func globEscape(s string) string {
 
 // sortHolders puts the oldest first; slots of which nothing is known come last.
 func sortHolders(hs []store.Holder) {
-	slices.SortStableFunc(hs, func(a, b store.Holder) int {
-		if (a.Fence == 0) != (b.Fence == 0) {
-			return cmp.Compare(b.Fence, a.Fence)
-		}
-		return cmp.Compare(a.Fence, b.Fence)
-	})
+	slices.SortStableFunc(hs, func(a, b store.Holder) int { return cmp.Compare(b.Age, a.Age) })
 }
+
+// The slot id of a lease begins with a stamp: the token of the store that asked, and when
+// that was, in ms by its estimate of the server's clock. So nothing else need be kept of
+// a plain lease. Who that store's process is says P, where it registers its owner.
+
+const (
+	tokenLen = 6
+	timeLen  = 7
+	leaseLen = tokenLen + timeLen + 14 // of a stamped slot id
+)
+
+// sortedDigits are six bits each, in the order of their bytes.
+const sortedDigits = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+
+// Stamp implements store.Stamper.
+func (s *Store) Stamp() string {
+	now := time.Now()
+	_, server, ago := s.codec.clocks.header(0, now)
+	at := server + ago
+	if server == 0 { // it has not been asked yet
+		at = now.UnixMilli()
+	}
+	var b [tokenLen + timeLen]byte
+	copy(b[:], s.token)
+	for i := len(b) - 1; i >= tokenLen; i-- {
+		b[i] = sortedDigits[at&63]
+		at >>= 6
+	}
+	return string(b[:])
+}
+
+// readStamp returns what the stamp of a slot id says, if it has one.
+func readStamp(slotID string) (token string, since int64, ok bool) {
+	if len(slotID) != leaseLen {
+		return "", 0, false
+	}
+	for i := tokenLen; i < tokenLen+timeLen; i++ {
+		digit := strings.IndexByte(sortedDigits, slotID[i])
+		if digit < 0 {
+			return "", 0, false
+		}
+		since = since<<6 | int64(digit)
+	}
+	return slotID[:tokenLen], since, true
+}
+
+// owners returns the owner of each token that is registered.
+func (s *Store) owners(ctx context.Context) (map[string]string, error) {
+	members, err := page(ctx, s.client, func(ctx context.Context) ([]string, error) {
+		return s.client.ZRange(ctx, peersKey(s.prefix), 0, -1).Result()
+	})
+	if err != nil {
+		return nil, classify(err)
+	}
+	owners := make(map[string]string, len(members))
+	for _, m := range members { // token share owner
+		if f := strings.SplitN(m, " ", 3); len(f) == 3 && f[2] != "" {
+			owners[f[0]] = f[2]
+		}
+	}
+	return owners, nil
+}
+
+var _ store.Stamper = (*Store)(nil)

@@ -27,7 +27,7 @@ func (v verb) gives() bool { return v == plainRelease || v == release }
 func (v verb) script() *script { return verbScripts[v] }
 
 var verbScripts = [verbs]*script{
-	release: releaseScript, renew: renewScript, plainRelease: bareScript, plainAcquire: bareScript, acquire: acquireScript,
+	release: releaseScript, renew: renewScript, plainRelease: plainScript, plainAcquire: plainScript, acquire: acquireScript,
 }
 
 // The numbers of the protocol between this package and its scripts. What they mean is
@@ -42,13 +42,15 @@ const (
 	plainFirst    = 2  // no slot id was asked for before
 	plainOnePerID = 4  // one slot of each id, and one limit
 	plainFull     = 8  // the keys of meta are named
-	plainNumber   = 16 // the number of the call
+	plainLeases   = 16 // what is taken are leases
+	plainNumber   = 32 // the number of the call
 	plainReleases = plainNumber * callNumbers
 
-	// What the plain script answers for an id that is not for it, and for a call that is
-	// too late to take.
+	// What the plain script answers for an id that is not for it, for a call that is
+	// too late to take, and where the marker is to be looked at closely.
 	notPlainAcquire = -1 << 52
 	plainTooLate    = notPlainAcquire + 1
+	plainNotWell    = notPlainAcquire + 2
 	notPlainRelease = -1
 
 	// What the others answer to a call that came at an odd moment. From the time in the
@@ -70,6 +72,7 @@ var outcomes = [...]store.Outcome{store.Full, store.Granted, store.Waiting, stor
 type question struct {
 	verb         verb // see by
 	plain        bool // acquire: no fence, no owner
+	lease        bool // acquire, by the plain script: a fence, or the marker, counts
 	firstAttempt bool // acquire: its slot id was never asked for before
 	register     bool // renew
 

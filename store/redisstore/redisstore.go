@@ -97,15 +97,16 @@ const defaultBudget = 5 * time.Second
 // keys begin so. Prefixes of one Redis should not nest ("app:" and "app:shots:"); see
 // docs/wire.md.
 func New(rdb redis.UniversalClient, prefix string, opts ...Option) *Store {
-	var random [12]byte
+	var random [6]byte
 	_, _ = rand.Read(random[:]) // crypto/rand.Read never fails
 	missing := isNil(rdb)
 	if missing { // something to ask for its options; every call is refused before it
 		rdb = redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errNoClient }})
 	}
-	s := &Store{prefix: prefix, client: newClient(rdb), token: base64.RawURLEncoding.EncodeToString(random[:])}
+	s := &Store{prefix: prefix, client: newClient(rdb), token: base64.RawURLEncoding.EncodeToString(random[:])[:tokenLen]}
 	s.codec = newCodec(prefix, s.token, s.client)
 	s.exec.codec, s.exec.client, s.exec.wake = s.codec, s.client, s.subscriber.deliver
+	s.exec.token = s.token
 	s.exec.unsure.Store(s.client.told)
 	s.exec.frames.New = func() any { return new(frame) }
 	s.subscriber.client, s.subscriber.token, s.subscriber.shards.all = s.client, s.token, &s.subscriber

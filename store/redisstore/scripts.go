@@ -27,8 +27,8 @@ var (
 	preludeText string
 	//go:embed scripts/acquire.lua
 	acquireText string
-	//go:embed scripts/bare.lua
-	bareText string
+	//go:embed scripts/plain.lua
+	plainText string
 	//go:embed scripts/renew.lua
 	renewText string
 	//go:embed scripts/release.lua
@@ -51,7 +51,7 @@ var (
 	lookText string
 
 	acquireScript = newScript("acquire", acquireText)
-	bareScript    = newScript("bare", bareText)
+	plainScript   = newScript("plain", plainText)
 	renewScript   = newScript("renew", renewText)
 	releaseScript = newScript("release", releaseText)
 	usageScript   = newScript("usage", usageText)

@@ -25,8 +25,9 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	o.ttl = r.TTL.Milliseconds()
 	o.plain, o.firstAttempt, o.owner, o.grace = r.Plain, r.FirstAttempt, r.Owner, s.exec.graces.of(r.Grace)
 	o.outage = r.OutageFor.Milliseconds()
-	if r.Plain && r.Weight == 1 && r.Queue <= 0 && o.grace == 0 && !s.codec.general {
-		o.verb = plainAcquire
+	// Who would wait asks the plain script first, and goes on from there if it is refused.
+	if r.Weight == 1 && r.Ticket == 0 && o.outage == 0 && (r.Queue <= 0 || r.FirstAttempt) && !s.codec.general && !s.codec.metas.has(r.ID) {
+		o.verb, o.lease = plainAcquire, !r.Plain || o.grace > 0
 	}
 	s.exec.graces.note(r.Grace)
 	shard := r.Queue > 0 && s.codec.sharded()
@@ -67,7 +68,7 @@ func (s *Store) Release(ctx context.Context, r *store.Release) (bool, error) {
 	}
 	o := s.op(release, r.ID, r.SlotID, r.Budget)
 	o.grace = s.exec.graces.of(r.Grace)
-	if r.Plain && o.grace == 0 && !s.codec.general {
+	if !s.codec.general && !s.codec.metas.has(r.ID) {
 		o.verb = plainRelease
 	}
 	s.giveBackTwice(o)

@@ -24,16 +24,19 @@ var listTests = []subtest{
 		if hs := holders(); len(hs) != 0 {
 			w.Fatalf("nobody has asked: %+v", hs)
 		}
-		a := w.granted("z", limit(9), ttl(w.long), owner("one:1"))
+		z := w.stamped("z")
+		a := w.granted(z, limit(9), ttl(w.long), owner("one:1"))
+		w.pass(w.unit / 8)
 		b := w.granted("y", limit(9), ttl(w.long/2), owner("two:2 a label"), weight(3))
 		gone := w.granted("gone", limit(9), ttl(w.unit))
 		w.granted("left", limit(9))
 		w.release("left", true)
+		w.pass(w.unit / 8)
 		c := w.granted("x", limit(9), ttl(2*w.long), owner(""), weight(2))
 		w.waits(1, "waits", limit(9), weight(9), owner("nine:9"))
 		w.pass(w.unit)
 		want := []store.Holder{
-			{SlotID: "z", Weight: 1, Fence: a.Fence, Owner: "one:1"},
+			{SlotID: z, Weight: 1, Fence: a.Fence, Owner: "one:1"},
 			{SlotID: "y", Weight: 3, Fence: b.Fence, Owner: "two:2 a label"},
 			{SlotID: "x", Weight: 2, Fence: c.Fence, Owner: ""},
 		}
@@ -52,20 +55,24 @@ var listTests = []subtest{
 			if h.Age > 0 && h.Age < w.unit/2 {
 				w.Errorf("%s: granted %v ago, and more than %v have passed", h.SlotID, h.Age, w.unit)
 			}
-			if h.Left, h.Age = 0, 0; h != want[i] {
+			if h.Left, h.Age = 0, 0; h.Fence == 0 && h.Weight == 1 {
+				h.Fence = want[i].Fence // it need not be kept
+			}
+			if h != want[i] {
 				w.Errorf("holder %d: %+v, want %+v", i, h, want[i])
 			}
 		}
-		w.renew("z", store.Renewed, func(r *store.Renewal) { r.TTL = 3 * w.long; r.Owner = "one:1" })
-		if hs := holders(); hs[0].SlotID != "z" || hs[0].Fence != a.Fence || hs[0].Left < 2*w.long {
+		w.renew(z, store.Renewed, func(r *store.Renewal) { r.TTL = 3 * w.long; r.Owner = "one:1" })
+		if hs := holders(); hs[0].SlotID != z || hs[0].Fence != a.Fence && hs[0].Fence != 0 || hs[0].Left < 2*w.long {
 			w.Errorf("renewed: %+v", hs[0])
 		}
 	}},
 	{name: "a holder who waited", needs: lister, test: func(w *world) {
-		w.granted("a")
-		w.waits(1, "b", owner("who:1"), weight(1))
+		w.granted("a", owner("who:1"))
+		slot := w.stamped("b")
+		w.waits(1, slot, owner("who:1"), weight(1))
 		w.release("a", true)
-		b := w.granted("b", owner("who:1"))
+		b := w.granted(slot, owner("who:1"))
 		hs, err := w.st.(store.Lister).Holders(w.ctx, w.id)
 		if err != nil || len(hs) != 1 {
 			w.Fatalf("%+v, %v", hs, err)
@@ -74,7 +81,10 @@ var listTests = []subtest{
 		if h.Left < w.long/2 {
 			w.Errorf("claimed, and %v left of %v", h.Left, w.long)
 		}
-		if h.Left, h.Age = 0, 0; h != (store.Holder{SlotID: "b", Weight: 1, Fence: b.Fence, Owner: "who:1"}) {
+		if h.Fence != 0 && h.Fence != b.Fence {
+			w.Errorf("fence %d, want %d, or none where it is not kept", h.Fence, b.Fence)
+		}
+		if h.Left, h.Age, h.Fence = 0, 0, 0; h != (store.Holder{SlotID: slot, Weight: 1, Owner: "who:1"}) {
 			w.Errorf("%+v", h)
 		}
 	}},
@@ -86,7 +96,7 @@ var listTests = []subtest{
 			w.Fatalf("%+v, %v", hs, err)
 		}
 		for _, h := range hs {
-			if h.Left < w.long/2 || h.Left > w.long || h.Weight != 1 || (h.Fence == 0) != (h.SlotID == "a") {
+			if h.Left < w.long/2 || h.Left > w.long || h.Weight != 1 || h.SlotID == "a" && h.Fence != 0 {
 				w.Errorf("%+v", h)
 			}
 		}

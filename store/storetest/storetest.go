@@ -416,3 +416,12 @@ func together(n int, f func(i int)) {
 	close(next)
 	all.Wait()
 }
+
+// stamped returns a slot id for a lease, which says what the store wants it to say.
+func (w *world) stamped(name string) string {
+	s, ok := w.st.(store.Stamper)
+	if !ok {
+		return name
+	}
+	return s.Stamp() + fmt.Sprintf("%.14s", name+"--------------")
+}

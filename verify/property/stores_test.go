@@ -168,13 +168,13 @@ func (p *pair) AskAgain(t *rapid.T) {
 
 func (p *pair) Release(t *rapid.T) {
 	slot := p.slot()
-	bare := p.asked[slot] != nil && p.asked[slot].Plain
+	light := p.asked[slot] != nil && p.asked[slot].Weight == 1
 	p.both("release "+slot, func(s store.Store, _ int) any {
 		freed, err := s.Release(ctx, &store.Release{ID: p.id, SlotID: slot})
 		if err != nil {
 			return err
 		}
-		return freed && !bare // a bare slot that has lapsed may be said to be given back
+		return freed && !light // one of weight 1 that has lapsed may be said to be given back
 	})
 }
 
@@ -187,7 +187,11 @@ func (p *pair) Renew(t *rapid.T) {
 	if p.queue && r.Register {
 		return // of who waits it is not asked
 	}
-	p.both(fmt.Sprintf("renew %+v", r), func(s store.Store, _ int) any { return s.Renew(ctx, []store.Renewal{r})[0] })
+	p.both(fmt.Sprintf("renew %+v", r), func(s store.Store, _ int) any {
+		got := s.Renew(ctx, []store.Renewal{r})[0]
+		got.Waited = 0 // that is the client's
+		return got
+	})
 }
 
 func (p *pair) Clear(t *rapid.T) {

@@ -34,10 +34,15 @@ local function take(slot, r)
 		end
 		extra = extra - ((weight or 1) - 1)
 	end
-	if state then
-		call('HSET', M, slot, string.format('d %.0f', now + ttl))
-		keepM(ttl)
-		push(wake, slot)
+	-- A lease of weight 1 has no record: its slot id says whose it was. One of TryAcquire is
+	-- shorter, and is not renewed.
+	if state or score and #slot ~= 14 then
+		-- Its holder may put back what is gone for as long as it believes in it.
+		local ends = math.max(ttl, (score or now) - now + 5000)
+		call('HSET', M, slot, string.format('d %.0f', now + ends))
+		keepM(ends)
+		wake = wake or #slot == 27 and string.sub(slot, 1, 6)
+		if wake then push(wake, slot) end
 	end
 end
 if only ~= '' then

@@ -14,7 +14,7 @@ if A[3] == '' then
 	call('DEL', K[4])
 else
 	call('ZREM', K[1], '') -- see touch
-	mark()
+	mark(1e15)
 	version = call('HINCRBY', K[4], 'v', 1)
 	call('HSET', K[4], 'n', A[3])
 end

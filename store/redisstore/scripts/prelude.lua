@@ -1,4 +1,10 @@
--- What the verbs share, but for the bare ones, which must not pay for it.
+-- What the verbs share, but for plain.lua, which must not pay for it.
+--
+-- The life of a slot id: it asks, and is granted, refused, or waits in line. Who waits asks
+-- again each second, and its place ends LIFE after it last did. Room is handed to the head:
+-- it is a holder then, for CLAIM, and has claimed the slot when it asks or renews. A
+-- holder lasts its ttl from its last renewal; then it has lapsed, or it was given back, or
+-- taken from it, which leaves a tombstone.
 --
 -- The header, ARGV[1], is
 --   sweep ('1': look for lapsed slots), shard ('1': SPUBLISH), wake (the token of
@@ -13,20 +19,23 @@
 --   time in ms at which something may be taken, or put back: whoever asks leaves then, and
 --   gives back what it was not told of.
 --
--- M is a hash. Its field '' is 'fence ticket extra recounted': the last fence and
--- ticket given, the sum of (weight - 1) over S, and when that was last recounted.
--- Its other fields are slot ids:
---   h weight fence since wake owner   a holder
---   g weight fence since wake owner   granted to a waiter who has not claimed it
+-- S says all there is to say of a holder of weight 1. M is a hash, for what does not go into
+-- S. Its field '' is 'extra recounted': the sum of (weight - 1) over S, and when that was
+-- last recounted. Its other fields are slot ids:
+--   h weight fence since wake owner   a holder of more than weight 1
+--   g weight fence since wake owner   the same, granted to a waiter who has not claimed it
 --   w until weight limit wake owner   a waiter
 --   d until                           taken from its holder (a tombstone)
 --   e since                           a holder that somebody else has evicted from S
+-- E, the marker, says in 'm' until when ids may have an M or an L, and in 'f' which was the
+-- last fence or ticket given to any id.
 -- S and Q are sorted sets: slot id -> when it lapses, slot id -> ticket.
 local call, K, A = redis.call, KEYS, ARGV
 local time = call('TIME')
 local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 local nows = string.format('%.0f', now)
 local LIFE, CLAIM, LEAST, PAUSE = 3000, 2000, 1000, 1000
+local FOREVER = '9007199254740991'
 local SWEEP, SHARD, WAKE, NUMBER, SEEN, ECHO, AGO, LATEST = string.match(A[1], '^(%d) (%d) (%S+) (%d+) (%d) (%d+) (%d+) (%d+)$')
 local IDS = (#K - #K % 4) / 4
 local GRACE = 0
@@ -34,7 +43,8 @@ local micros = time[1] * 1000000 + time[2]
 
 local S, M, Q, L                -- the keys of the id at hand
 local set                       -- its limit set by hand, or nil
-local fence, ticket, extra, recounted
+local counted, raised           -- E's counter, once it was read; it must be written
+local extra, recounted
 local active, waiting           -- the sum of live weights; the length of the line
 local new                       -- M does not exist
 local surveyed                  -- set, active and the lapsed were looked at
@@ -64,8 +74,8 @@ local function open(k)
 	S, M, Q, L = K[k], K[IDS + k], K[2 * IDS + k], K[3 * IDS + k]
 	local meta = call('HGET', M, '')
 	new = not meta
-	fence, ticket, extra, recounted = string.match(meta or '0 0 0 0', '^(%d+) (%d+) (%d+) (%d+)$')
-	fence, ticket, extra, recounted = fence + 0, ticket + 0, extra + 0, recounted + 0
+	extra, recounted = string.match(meta or '0 0', '^(%d+) (%d+)$')
+	extra, recounted = extra + 0, recounted + 0
 	waiting = new and 0 or call('ZCARD', Q)
 	surveyed, emptied, set, active, nextLapse = false, false, nil, 0, nil
 	dead, deadExtra, restExtra, more = {}, 0, 0, false
@@ -97,6 +107,20 @@ local function survey()
 	active = active + extra - deadExtra - restExtra
 end
 
+-- above returns the next number of E's counter.
+local function above()
+	counted = counted or (call('HGET', K[#K], 'f') or 0) + 0
+	counted = math.max(counted + 1, micros)
+	raised = true
+	return counted
+end
+
+-- atLeast has the counter not fall below a number that was given before.
+local function atLeast(had)
+	counted = counted or (call('HGET', K[#K], 'f') or 0) + 0
+	if had > counted then counted, raised = had, true end
+end
+
 -- recovering returns for how many ms nothing may be granted or swept: the server
 -- has lost its memory, and holders must come forward first. The rules are in
 -- docs/guarantees.md; the marker E remembers whose memory this is.
@@ -105,14 +129,13 @@ end
 -- the server's clock jumped, or the call lay about somewhere. Then nothing is granted
 -- or swept either, and the caller asks again: from this answer it knows which it was.
 local recovered
-local floor = 0 -- ms: fences and tickets begin there, while the clock says less
 local doubt = false
 local met = false -- the marker was found, or made
 local function recovering(lossProven)
 	if GRACE == 0 then return 0 end
 	if recovered and not lossProven then return recovered end
 	local E = K[#K]
-	local e = call('HMGET', E, 'rid', 'run', 'grace', 'seen', 'ep', 'lost', 'paused', 'floor')
+	local e = call('HMGET', E, 'rid', 'run', 'grace', 'seen', 'ep', 'lost', 'paused')
 	local left = (e[3] or 0) - now
 	if left < 0 then left = 0 elseif left > GRACE then left = GRACE end -- the clock went back
 	recovered, met = left, e[1] and true
@@ -152,13 +175,10 @@ local function recovering(lossProven)
 			end
 		end
 	end
-	-- Fences and tickets are read off the clock, and must not fall when it goes back and what
-	-- was given before is forgotten, or has lapsed. Where it was is known from what the
-	-- callers have read, else from the last stamp: all that came after that came within a
-	-- second. From there they rise by half of the time that passes, here and in what the
-	-- callers say, until the clock has caught up: a second loss finds them higher, and the
-	-- grace is time enough to rise above where the callers do not agree.
-	local seen, was, begin = (e[4] or 0) + 0, (e[8] or 0) + 0, 0
+	-- Fences and tickets are counted in E, and are not below the clock. They must not fall when
+	-- that goes back and the counter is lost, or older than what was given. Where it was is
+	-- known from what the callers have read, else from the last stamp.
+	local seen, begin = (e[4] or 0) + 0, 0
 	if SEEN == '4' then
 		begin = ECHO + AGO
 	elseif SEEN == '2' then
@@ -166,13 +186,10 @@ local function recovering(lossProven)
 	elseif SEEN ~= '3' and ECHO ~= '0' and (loss or not e[1]) then
 		begin = ECHO + AGO + 2
 	end
-	local late = was > now and 1001 or 0
-	if begin == 0 and seen + late > now then begin = seen + late + 1001 end
-	local age = now - late - seen
-	if was > now and age > 1000 then was = was + math.floor(age / 2) end
-	floor = was > begin and was or begin
-	if floor <= now then floor = 0 end
-	if stamp or floor > (e[8] or 0) + 0 or age > 1000 or age < 0 then
+	if begin == 0 and seen > now then begin = seen + 1001 end
+	if begin > now then atLeast(begin * 1000) end
+	local age = now - seen
+	if stamp or age > 1000 or age < 0 then
 		local run = e[2] or '-'
 		if stamp then
 			local server = redis.pcall('INFO', 'server')
@@ -181,10 +198,9 @@ local function recovering(lossProven)
 		local lost = e[6] or 0
 		if loss then recovered, lost = GRACE, now end
 		if loss then call('HSET', E, 'longest', GRACE, 'said', now) end -- see grace.lua
-		-- The plain case in acquire.lua does not know of the floor: a stamp that is older
-		-- than a second keeps it away.
-		late = floor > 0 and 1001 or 0
-		call('HSET', E, 'rid', rid, 'run', run, 'grace', now + recovered, 'seen', now - late, 'ep', (e[5] or 0) + (loss and 1 or 0), 'lost', lost, 'paused', paused, 'floor', floor)
+		-- Whose meta is there nobody knows, if only the marker was lost.
+		if loss and not e[1] then call('HSET', E, 'm', FOREVER) end
+		call('HSET', E, 'rid', rid, 'run', run, 'grace', now + recovered, 'seen', now, 'ep', (e[5] or 0) + (loss and 1 or 0), 'lost', lost, 'paused', paused)
 		met = true
 	end
 	return recovered
@@ -211,16 +227,20 @@ local function keepM(ms)
 	if ms > mKeep then mKeep = ms end
 end
 
--- mark comes before the first key of an id beside S: where the marker is, bare.lua looks
--- for those.
-local function mark()
-	if not met and call('EXISTS', K[#K]) == 0 then call('HSET', K[#K], 'made', '1') end
+-- mark has E say that ids may have meta for ms. It says more than that, so that it need not
+-- be written each time.
+local marked
+local function mark(ms)
+	marked = marked or (call('HGET', K[#K], 'm') or 0) + 0
+	if marked < now + ms * 1.125 then
+		marked = now + ms * 2 + 5000
+		call('HSET', K[#K], 'm', string.format('%.0f', marked))
+	end
 end
 
 -- flush writes the '' field, and the records of grants with it.
 local function flush()
-	if new then mark() end
-	fields[2] = string.format('%.0f %.0f %.0f %.0f', fence, ticket, extra, recounted)
+	fields[2] = string.format('%.0f %.0f', extra, recounted)
 	call('HSET', M, unpack(fields))
 	fields = {''}
 	dirty = true -- its end is still to be moved
@@ -298,14 +318,6 @@ local function fits(weight, limit)
 	return active + weight <= limit
 end
 
--- above returns the number that comes after last.
-local function above(last)
-	local n = last + 1
-	if micros > n then n = micros end
-	if floor * 1000 > n then n = floor * 1000 end
-	return n
-end
-
 local function fenceOf(r) return string.match(r, '^%a %d+ (%d+)') + 0 end
 
 -- grant makes slot a holder, and returns its fence: the next one, or one that it had
@@ -323,11 +335,11 @@ local function grant(slot, weight, ttl, bare, wake, owner, state, had)
 	active = active + weight
 	if bare and weight == 1 then return 0 end
 	extra = extra + weight - 1
-	local f = had or above(fence)
-	if f > fence then fence = f end
+	if had then atLeast(had) end
+	local f = had or above()
+	if weight == 1 then return f end -- its member of S is all there is to remember
 	record(slot, string.format('%s %d %.0f %.0f %s %s', state, weight, f, now, wake, owner))
-	-- M stays until the floor has risen above f: the first call a second later sees to that.
-	keepM(floor > 0 and ttl < 3000 and 3000 or ttl)
+	keepM(ttl)
 	return f
 end
 
@@ -340,11 +352,10 @@ end
 local function join(slot, weight, limit, ticket0, owner)
 	write()
 	if ticket0 == 0 then
-		if GRACE > 0 and not recovered then floor = (call('HGET', K[#K], 'floor') or 0) + 0 end
-		ticket = above(ticket)
-		ticket0 = ticket
+		ticket0 = above()
+	else
+		atLeast(ticket0)
 	end
-	if new then mark() end
 	call('ZADD', Q, string.format('%.0f', ticket0), slot)
 	call('HSET', M, slot, waiter(weight, limit, owner))
 	waiting = waiting + 1
@@ -389,8 +400,7 @@ local function advance()
 				return
 			else
 				write()
-				call('ZREM', Q, head)
-				waiting = waiting - 1
+				leave(head)
 				local ttl, claim = present[head], CLAIM
 				-- A grant does not make the dead live longer than their place in line, but by
 				-- what being woken may take. Who lives has asked within the last second.
@@ -415,8 +425,8 @@ end
 
 -- shut writes what the id's meta needs, or drops it when nothing is left.
 local function shut(idle)
-	if idle and not new and waiting == 0 and fence < micros and ticket < micros and call('HLEN', M) <= 1 then
-		call('DEL', M)
+	if (idle or dirty) and waiting == 0 and extra == 0 and #fields == 1 and not emptied and call('HLEN', M) <= (new and 0 or 1) then
+		if not new then call('DEL', M) end
 		return
 	end
 	if not dirty then return end
@@ -426,6 +436,7 @@ local function shut(idle)
 	end
 	flush()
 	if mKeep == 0 then mKeep = 1000 end
+	mark(mKeep)
 	if new then
 		extend(M, mKeep)
 	else
@@ -442,6 +453,7 @@ local function finish(reply)
 	-- Whoever has never met it looks whether it is there, also when refused: a process
 	-- that only ever waited must not take a server that lost everything for a new one.
 	if not met and SEEN == '0' then met = call('HGET', K[#K], 'rid') end
+	if raised then call('HSET', K[#K], 'f', string.format('%.0f', counted)) end
 	reply[1] = now * 1024 + NUMBER
 	if not met then reply[1] = -reply[1] end
 	for _, p in ipairs(pushes) do redis.pcall(unpack(p)) end

@@ -10,8 +10,9 @@
 --          the words (see push) to the caller's own process.
 --
 -- A slot that is there is renewed without looking at the marker. One that is not
--- is put back only while the server recovers from having lost its memory; or when
--- somebody else has evicted it (its record in M is still there), if there is room.
+-- is put back while the server recovers from having lost its memory; else, as when
+-- somebody else has evicted it, if its holder may still believe in it, it was not taken
+-- from it, nobody waits, and there is room.
 -- @prelude
 
 local out, o = {now}, 1
@@ -26,7 +27,7 @@ while A[i] do
 	for j = 1, n do slots[j] = A[i + 2 + 8 * (j - 1)] end
 	local scores = call('ZMSCORE', S, unpack(slots))
 	local opened = false
-	local most, held, h = 0, {}, 0
+	local most, heavy, held, h = 0, 0, {}, 0
 	for j = 1, n do
 		local a = i + 2 + 8 * (j - 1)
 		local slot, ttl, trust, register = slots[j], A[a + 1] + 0, A[a + 4] + 0, A[a + 5] == '1'
@@ -34,6 +35,7 @@ while A[i] do
 			held[h + 1], held[h + 2] = string.format('%.0f', now + ttl), slot
 			h = h + 2
 			if ttl > most then most = ttl end
+			if A[a + 2] ~= '1' and ttl > heavy then heavy = ttl end
 			out[o + j] = 1
 		else
 			if not opened then
@@ -57,7 +59,7 @@ while A[i] do
 			elseif register or trust > 0 and recovering(not scores[j] and not r) > 0 and not doubt then
 				back = true
 			else
-				back = trust > 0 and not scores[j] and (holds or state == 'e') and waiting == 0 and fits(w, set or A[a + 7] + 0)
+				back = trust > 0 and not scores[j] and (holds or state == 'e' or not state and w == 1) and waiting == 0 and fits(w, set or A[a + 7] + 0)
 			end
 			if back then
 				-- What is left of it goes first: a recount on the way must not find it.
@@ -82,7 +84,10 @@ while A[i] do
 	if h > 0 then
 		touch(S, most)
 		call('ZADD', S, 'XX', 'GT', unpack(held))
-		if call('PEXPIRETIME', M) >= 0 then keep(M, most) end
+		if heavy > 0 and call('PEXPIRETIME', M) >= 0 then
+			keep(M, heavy)
+			mark(heavy)
+		end
 	end
 	if opened then shut() end
 	o = o + n
