@@ -202,7 +202,7 @@ func (c *runCmd) ask(ctx context.Context, a *app, sem *gotsem.Semaphore, line *w
 	recovering := (*gotsem.RecoveringError)(nil)
 	switch {
 	case errors.As(err, &recovering):
-		a.complain(fmt.Errorf("Redis does not know the prefix %s yet, or not any more. Waiting %v, so that holders can re-register; --wait counts from then on (--fresh skips this, for a Redis that only this job uses)",
+		a.complain(fmt.Errorf("the prefix %s is not known to Redis yet, or not any more: waiting %v, so that holders can re-register; --wait counts from then on (--fresh skips this, for a Redis that only this job uses)",
 			printable(c.Prefix), recovering.RetryAfter.Round(100*time.Millisecond)))
 		wait += recovering.RetryAfter
 	case !errors.Is(err, gotsem.ErrFull):
@@ -212,7 +212,7 @@ func (c *runCmd) ask(ctx context.Context, a *app, sem *gotsem.Semaphore, line *w
 	line.away = func(err error, since, left time.Duration) {
 		if !told && since >= time.Second {
 			told = true
-			a.complain(fmt.Errorf("Redis does not answer (%w): waiting on, for %v at the most", err, left.Round(time.Second)))
+			a.complain(fmt.Errorf("no answer from Redis (%w): waiting on, for %v at the most", err, left.Round(time.Second)))
 		}
 	}
 	line.wait(time.Now().Add(wait))
