@@ -36,9 +36,9 @@ func ExampleNew() {
 func ExampleNew_options() {
 	_, err := gotsem.New(gotsem.Options{TTL: time.Millisecond})
 	fmt.Println(err)
-	// Output: gotsem: Options.Limit is 0: give the number of slots per id, at least 1
-	// (or a LimitFunc) gotsem: Options.TTL is 1ms: at least 200ms, so that a lease can
-	// be renewed in time
+	// Output:
+	// gotsem: Options.Limit is 0: give the number of slots per id, at least 1 (or a LimitFunc)
+	// gotsem: Options.TTL is 1ms: at least 200ms, so that a lease can be renewed in time
 }
 
 // A quick no, with the numbers.

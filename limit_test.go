@@ -208,7 +208,7 @@ func TestQuestionsThatHangForeverAreBounded(t *testing.T) {
 		if n := runtime.NumGoroutine() - before; n > 2*limitCalls+10 {
 			t.Errorf("%d goroutines wait for answers", n)
 		}
-		if lines := log.with("too many questions"); len(lines) == 0 || len(lines) > 3 {
+		if lines := log.with("too many calls of the LimitFunc"); len(lines) == 0 || len(lines) > 3 {
 			t.Errorf("logged %d times: %.1q", len(lines), lines)
 		}
 		close(forever)
