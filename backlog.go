@@ -13,8 +13,8 @@ const (
 	backlogMax     = 10_000                 // pending releases; more slots lapse by themselves
 	backlogWorkers = 128                    // released at a time: they share their batches
 	backlogRetry   = 250 * time.Millisecond // until a failed one is tried again
-	backlogSoon    = 60 * time.Millisecond  // until one in doubt is released once more, and again after four times that
-	backlogAgain   = time.Second            // until it is for the last time, or StoreTimeout if that is longer
+	backlogAgain   = time.Second            // until one in doubt is released once more, or StoreTimeout if that is longer
+	backlogRepeats = backlogMax * 3 / 4     // with more pending, nothing is repeated: what was never released goes first
 )
 
 // backlog releases slots in the background: those of callers who did not wait for it,
@@ -26,10 +26,11 @@ const (
 // sleeps until the first is due, and each that is due earlier than that wakes it. A
 // waiter that gave up holds up those behind it until then.
 //
-// An acquire in doubt, one that was not answered, may reach the store after its
-// release, and its place would hold up those behind it. So that is released again:
-// soon, since most that is late is late by little, and for the last time when whatever
-// was under way has arrived, or has been dropped.
+// An acquire in doubt, one that was not answered, may reach the store after its release.
+// A store that keeps to the caller's deadline then takes nothing, but for what its idea
+// of the time is off by. So it is released once more, when whatever was under way has
+// arrived or is too late. Repeating sooner was tried: where callers give up by the
+// thousand, the repeats took the store's time from those who wait.
 type backlog struct {
 	gate *gate
 
@@ -54,10 +55,9 @@ type backlog struct {
 type pendingRelease struct {
 	id, slotID string
 	due, until time.Duration
-	pause      time.Duration // before the latest try of one in doubt
-	index      int           // in the queue; -1: not there
-	inDoubt    bool          // an acquire was not answered: it may reach the store after the release
-	lease      *Lease        // whose slot it is, to be taken over; nil: the store may have heard of the release
+	index      int    // in the queue; -1: not there
+	inDoubt    bool   // an acquire was not answered: it may reach the store after the release
+	lease      *Lease // whose slot it is, to be taken over; nil: the store may have heard of the release
 }
 
 func (b *backlog) init(g *gate) {
@@ -280,31 +280,13 @@ func (b *backlog) sent(d *pendingRelease, lease *Lease, freed bool, err error) {
 		if b.closing && b.gate.away(d.id) {
 			return // it stays pending, for Close to tell
 		}
-	case d.inDoubt && !freed && !b.closing && len(b.pending) <= b.roomFor(d):
-		last := d.until - b.gate.ttl + max(backlogAgain, b.gate.timeout)
-		d.pause = max(4*d.pause, backlogSoon)
-		if d.due = now + d.pause; d.due >= last {
-			d.due, d.inDoubt = max(last, now+backlogSoon), false
-		}
+	case d.inDoubt && !freed && !b.closing && len(b.pending) <= backlogRepeats:
+		d.due, d.inDoubt = now+max(backlogAgain, b.gate.timeout), false
 	default:
 		b.forget(d)
 		return
 	}
 	heap.Push(&b.queue, d)
-}
-
-// roomFor is how many may be pending for d to be repeated. Callers who give up by the
-// thousand must not fill the backlog with repeats, so that it has no room for what was
-// never released; and the later a repeat is, the less likely there is something to
-// undo.
-func (b *backlog) roomFor(d *pendingRelease) int {
-	switch {
-	case d.pause == 0:
-		return backlogMax * 3 / 4
-	case d.pause < 4*backlogSoon:
-		return backlogMax / 2
-	}
-	return backlogMax / 4
 }
 
 // close releases what is pending, for as long as ctx allows, and returns how much is
