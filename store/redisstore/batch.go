@@ -26,10 +26,14 @@ type batch struct {
 var batches = sync.Pool{New: func() any { return new(batch) }}
 
 // recycle has a batch used again, when its ops are answered and nobody runs it any more.
+// One whose ctx has ended is not: what was derived from that may still look at it.
 func (one *batch) recycle() {
+	if one.ctx.ended.Load() {
+		return
+	}
 	clear(one.ops)
 	one.ops, one.leader, one.done, one.byLeader = one.ops[:0], nil, nil, false
-	one.ctx.reset()
+	one.ctx.values = nil
 	batches.Put(one)
 }
 
@@ -74,7 +78,7 @@ func (one *batch) wake(self *op) {
 type batchContext struct {
 	values context.Context // of the only caller; nil: of none
 	due    time.Time
-	over   chan struct{} // closed at the end; used again by the next batch if that does not come
+	over   chan struct{} // closed at the end; if that does not come, the next batch uses it again
 	ended  atomic.Bool
 }
 
@@ -89,15 +93,6 @@ func (c *batchContext) begin(due time.Time) {
 func (c *batchContext) end() {
 	if c.ended.CompareAndSwap(false, true) {
 		close(c.over)
-	}
-}
-
-// reset makes the ctx fit for another batch.
-func (c *batchContext) reset() {
-	c.values = nil
-	if c.ended.Load() {
-		c.over = nil
-		c.ended.Store(false)
 	}
 }
 

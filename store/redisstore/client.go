@@ -126,6 +126,14 @@ func aside[T any](ctx context.Context, left *leftBehind, call func(ctx context.C
 		defer cancel()
 		ctx = bounded
 	}
+	own := ctx
+	if batch, ok := ctx.(*batchContext); ok {
+		// It is used again when its batch has ended, which a call that was left behind
+		// outlives.
+		bounded, cancel := context.WithDeadline(context.Background(), batch.due)
+		defer cancel()
+		own = bounded
+	}
 	type answer struct {
 		got T
 		err error
@@ -134,7 +142,7 @@ func aside[T any](ctx context.Context, left *leftBehind, call func(ctx context.C
 	left.n.Add(1)
 	go func() {
 		defer left.n.Add(-1)
-		got, err := call(ctx)
+		got, err := call(own)
 		answers <- answer{got, err}
 	}()
 	select {
