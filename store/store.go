@@ -136,8 +136,8 @@ type Store interface {
 
 	// Release gives a slot or a place in line back, and hands on the room. It
 	// reports whether there was something to give back: releasing twice, or
-	// what has lapsed, changes nothing. (A slot of weight 1 that has lapsed, or a plain
-	// one that was given back before, may be reported as given back.)
+	// what has lapsed, changes nothing. (A slot that has lapsed, or a plain one that was
+	// given back before, may be reported as given back.)
 	Release(ctx context.Context, r *Release) (freed bool, err error)
 
 	// Usage tells how an id stands, and changes nothing. The limit it answers
