@@ -50,7 +50,7 @@ func (e *executor) learnGrace(ctx context.Context, calls []*call) {
 	}
 	for _, c := range calls {
 		if c.strict && c.cmd.Err() == nil {
-			if n, err := e.client.batches().Eval(ctx, graceText, []string{*e.codec.marker(c.slot)}, own).Int64(); err == nil {
+			if n, err := e.client.batches().Eval(ctx, graceScript.text, []string{*e.codec.marker(c.slot)}, own).Int64(); err == nil {
 				g.longest.Store(n)
 			}
 			return
@@ -87,7 +87,7 @@ func (e *executor) register(ctx context.Context, calls []*call) {
 			return
 		}
 		lives := r.ttl.Load() + 2*registerEvery.Milliseconds() // it is not beaten by its leases
-		_ = e.client.batches().Eval(ctx, peersText, []string{peersKey(e.codec.prefix)}, e.token, lives, "0", g.owner).Err()
+		_ = e.client.batches().Eval(ctx, peersScript.text, []string{peersKey(e.codec.prefix)}, e.token, lives, "0", g.owner).Err()
 		return
 	}
 }

@@ -2,9 +2,13 @@ package redisstore
 
 import (
 	"crypto/sha1"
-	_ "embed"
+	"embed"
 	"encoding/hex"
-	"strings"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem/store"
 )
 
 // script is a Lua file. Its text is constant: what a caller says travels in KEYS
@@ -13,13 +17,47 @@ type script struct {
 	name, text, sha string
 }
 
-// marker is the line of a verb's file at which the prelude is put in.
-const preludeMarker = "-- @prelude\n"
+// What scripts share is put in as text, over agreed local names, and not called: a
+// function made in each call would double the cost of a plain one. A line "-- @prelude"
+// stands for prelude.lua, a line "-- @include NAME" for parts/NAME.lua, or for what Go
+// prints under that name.
+var include = regexp.MustCompile(`(?m)^-- @(prelude|include (\w+))\n`)
+
+//go:embed scripts/parts
+var parts embed.FS
+
+// printed are parts that say in Lua what is said in Go already.
+var printed = map[string]string{
+	"times": fmt.Sprintf("local LIFE, CLAIM, LEAST, PAUSE = %d, %d, %d, %d\n",
+		store.Life.Milliseconds(), store.Claim.Milliseconds(), claimLeast.Milliseconds(), store.Pause.Milliseconds()),
+}
+
+// claimLeast is how long a grant is kept for a waiter that has not asked for long: for
+// being woken in.
+const claimLeast = time.Second
 
 func newScript(name, text string) *script {
-	text = strings.Replace(text, preludeMarker, preludeText, 1)
+	text = expand(text)
 	sum := sha1.Sum([]byte(text)) // the name that EVALSHA knows it by
 	return &script{name: name, text: text, sha: hex.EncodeToString(sum[:])}
+}
+
+// expand puts in what text includes. A part that is not there is a mistake in the source.
+func expand(text string) string {
+	return include.ReplaceAllStringFunc(text, func(line string) string {
+		part := include.FindStringSubmatch(line)
+		if part[1] == "prelude" {
+			return expand(preludeText)
+		}
+		if text, ok := printed[part[2]]; ok {
+			return text
+		}
+		text, err := parts.ReadFile("scripts/parts/" + part[2] + ".lua")
+		if err != nil {
+			panic(err)
+		}
+		return string(text)
+	})
 }
 
 var (
@@ -61,4 +99,5 @@ var (
 	probeScript   = newScript("probe", probeText)
 	aloneScript   = newScript("alone", aloneText)
 	lookScript    = newScript("look", lookText)
+	graceScript   = newScript("grace", graceText)
 )

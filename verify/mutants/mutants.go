@@ -33,10 +33,10 @@ func All() []Mutant { return all }
 
 var all = []Mutant{
 	{"no stamp: a new primary is taken for the old one", "store/redisstore/scripts/prelude.lua",
-		"		loss = not (first and (e[2] == run or started < (e[4] or 0) + 0))\n", "		loss = false\n",
+		"		loss = not (first and (madeRun == run or started < seen))\n", "		loss = false\n",
 		"fail-over, burst inside 300 ms of lag"},
 	{"no stamp: a missing marker is no loss", "store/redisstore/scripts/prelude.lua",
-		"		loss, stamp = SEEN ~= '0' or lossProven, true\n", "		loss, stamp = false, true\n",
+		"		loss, stamp = SEEN ~= NEW or lossProven, true\n", "		loss, stamp = false, true\n",
 		"FLUSHALL"},
 	{"no grace", "store/redisstore/scripts/prelude.lua",
 		"if loss then recovered, lost = GRACE, now end", "if loss then recovered, lost = 0, now end",
@@ -84,7 +84,7 @@ var all = []Mutant{
 		"then recovered, stamp, paused = PAUSE, true, now end", "then paused = now end",
 		"local"},
 	{"every process starts its own grace", "store/redisstore/scripts/prelude.lua",
-		"if (e[6] or 0) - ECHO < 0 then loss, stamp = true, true end", "loss, stamp = true, true",
+		"if lost - ECHO < 0 then loss, stamp = true, true end", "loss, stamp = true, true",
 		"quiet-jump"},
 }
 

@@ -5,7 +5,7 @@
 -- ARGV     header (see prelude), then per id: n grace (slot weight limit ttl queue ticket
 --          flags owner) ...; or, where all but the slots is the same: -n grace weight limit
 --          ttl queue ticket flags owner slot ... Flags: 1 bare, 2 never asked for before.
--- Returns  the time and number (see finish); per id either how many of its slots, the first
+-- Returns  the time and number (see reply); per id either how many of its slots, the first
 --          ones, are granted, the others being refused, active after that, the fence of the first, and
 --          ms; or -1, and per slot outcome, active, limit, waiting, place, fence, ticket, ms; and last
 --          the words (see push) to the caller's own process. Nothing but the time and number: it
@@ -19,7 +19,7 @@
 
 -- @prelude
 
-if now > LATEST + 0 then return finish({0}) end
+if now > LATEST + 0 then return reply({0}) end
 
 -- claim answers a slot that is held or was granted to a waiter.
 local function claim(slot, r, ttl)
@@ -75,9 +75,9 @@ for k = 1, IDS do
 	local n, base, step, same = A[i] + 0, i - 6, 8, nil -- as above
 	if n < 0 then n, base, step, same = -n, i + 8, 1, i + 1 end
 	GRACE = A[i + 1] + 0
-	if SEEN == '3' then recovering() end
-	open(k)
-	survey()
+	if SEEN == AWAY then recovering() end
+	fetch(k)
+	count()
 	local lineKept = false -- Q lives for another LIFE
 	local slots, sure, stood = {}, true, false
 	for j = 1, n do
@@ -149,6 +149,6 @@ for k = 1, IDS do
 		o = o + 8
 	end
 	i = base + step * (n + 1)
-	shut()
+	save()
 end
-return finish(out)
+return reply(out)

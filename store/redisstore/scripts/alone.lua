@@ -14,8 +14,7 @@
 --          it waited. take: 1 if it is granted, else 0; the active count; its fence (0: it is below
 --          the clock's, nothing was done), and ms until the next slot lapses.
 local call, K, A = redis.call, KEYS[1], ARGV
-local time = call('TIME')
-local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+-- @include clock
 local what, slot = A[1], A[2]
 local function ends(ms) return string.format('%.0f', now + ms) end
 if what == 'kept' then

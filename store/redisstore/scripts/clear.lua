@@ -3,7 +3,7 @@
 -- KEYS     S, M, Q, L, E
 -- ARGV     header (see prelude), grace, slot ('': all that are held), ttl, and '1' if this is
 --          the last page whatever is left
--- Returns  the time and number (see finish); how many slot ids were taken; how many are left
+-- Returns  the time and number (see reply); how many slot ids were taken; how many are left
 --          to take; and last the words (see push) to the caller's own process.
 --
 -- A call takes a thousand slots at most, the first to lapse first, so that it holds up nobody
@@ -18,8 +18,8 @@ GRACE = A[2] + 0
 local only, ttl, last = A[3], A[4] + 0, A[5] == '1'
 local PAGE = 1000
 call('ZREM', K[1], '') -- see touch
-open(1)
-survey()
+fetch(1)
+count()
 local taken, left = 0, 0
 local function take(slot, r)
 	local state, weight, wake = string.match(r or '', '^([hg]) (%d+) %d+ %d+ (%S+)')
@@ -64,5 +64,5 @@ if not new and call('HLEN', M) > waiting + call('ZCARD', S) + 64 then
 	end
 end
 if left == 0 or last then advance() end
-shut(true)
-return finish({now, taken, left})
+save(true)
+return reply({now, taken, left})

@@ -5,12 +5,12 @@
 -- KEYS     E
 -- ARGV     grace in ms
 -- Returns  the longest, in ms
-local e = redis.call('HMGET', KEYS[1], 'rid', 'longest', 'said')
+local call = redis.call
+local e = call('HMGET', KEYS[1], 'rid', 'longest', 'said')
 local mine = ARGV[1] + 0
 if not e[1] then return mine end
-local time = redis.call('TIME')
-local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+-- @include clock
 local longest, ago = (e[2] or 0) + 0, now - (e[3] or 0)
 if mine < longest and ago >= 0 and ago < longest then return longest end
-redis.call('HSET', KEYS[1], 'longest', ARGV[1], 'said', string.format('%.0f', now))
+call('HSET', KEYS[1], 'longest', ARGV[1], 'said', string.format('%.0f', now))
 return mine

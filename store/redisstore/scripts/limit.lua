@@ -18,8 +18,8 @@ else
 	version = call('HINCRBY', K[4], 'v', 1)
 	call('HSET', K[4], 'n', A[3])
 end
-open(1)
-survey()
+fetch(1)
+count()
 advance()
-shut(true)
-return finish({now, version})
+save(true)
+return reply({now, version})

@@ -4,14 +4,14 @@
 -- ARGV     token, ttl in ms, '1' if it may take a share while Redis is away, else '0'; and
 --          its owner, '' if that is not said
 -- Returns  how many processes that may have a share live
-local time = redis.call('TIME')
-local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))
+local call = redis.call
+-- @include clock
+call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))
 local ends = string.format('%.0f', now + ARGV[2])
-redis.call('ZADD', KEYS[1], ends, ARGV[1] .. ' ' .. ARGV[3] .. ' ' .. ARGV[4])
-if redis.call('PEXPIRETIME', KEYS[1]) < ends + 0 then redis.call('PEXPIREAT', KEYS[1], ends) end
+call('ZADD', KEYS[1], ends, ARGV[1] .. ' ' .. ARGV[3] .. ' ' .. ARGV[4])
+if call('PEXPIRETIME', KEYS[1]) < ends + 0 then call('PEXPIREAT', KEYS[1], ends) end
 local live = 0
-for _, member in ipairs(redis.call('ZRANGE', KEYS[1], '0', '-1')) do
+for _, member in ipairs(call('ZRANGE', KEYS[1], '0', '-1')) do
 	if string.find(member, '^%S+ 1') then live = live + 1 end
 end
 return live

@@ -30,12 +30,22 @@
 -- E, the marker, says in 'm' until when ids may have an M or an L, and in 'f' which was the
 -- last fence or ticket given to any id.
 -- S and Q are sorted sets: slot id -> when it lapses, slot id -> ticket.
+--
+-- In what order a verb calls the functions below, once for each id:
+--   fetch     reads what M's '' field says, and sets S, M, Q, L, extra, waiting, new
+--   count     (by whoever may grant) sets active, set, dead: what is held, and what has lapsed
+--   write     before the first write to the id: takes out what has lapsed
+--   grant, join, leave, advance   change holders and line; they note records and ends
+--   save      writes M's '' field, the records, and how long M lives
+-- and reply once, last: it tells whom it concerns, and stamps the answer. Neither fetch nor
+-- count writes anything. recovering looks at the marker once a call.
 local call, K, A = redis.call, KEYS, ARGV
-local time = call('TIME')
-local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+-- @include clock
+-- @include times
 local nows = string.format('%.0f', now)
-local LIFE, CLAIM, LEAST, PAUSE = 3000, 2000, 1000, 1000
 local FOREVER = '9007199254740991'
+-- What SEEN says, see the header.
+local NEW, JUMPED, AWAY, BEHIND = '0', '2', '3', '4'
 local SWEEP, SHARD, WAKE, NUMBER, SEEN, ECHO, AGO, LATEST = string.match(A[1], '^(%d) (%d) (%S+) (%d+) (%d) (%d+) (%d+) (%d+)$')
 local IDS = (#K - #K % 4) / 4
 local GRACE = 0
@@ -47,7 +57,7 @@ local counted, raised           -- E's counter, once it was read; it must be wri
 local extra, recounted
 local active, waiting           -- the sum of live weights; the length of the line
 local new                       -- M does not exist
-local surveyed                  -- set, active and the lapsed were looked at
+local known                  -- set, active and the lapsed were looked at
 local emptied                   -- S is not there: it has ended before M, and what was extra in it with it
 local dead, deadExtra           -- the first lapsed members of S that are still there; the extra of those
 local restExtra, more           -- the extra of further ones; there are more than were looked at
@@ -69,25 +79,25 @@ local function extraOf(slots)
 	return sum
 end
 
--- open reads what the meta of the k-th id says. Neither it nor survey writes anything.
-local function open(k)
+-- fetch reads what the meta of the k-th id says. Neither it nor count writes anything.
+local function fetch(k)
 	S, M, Q, L = K[k], K[IDS + k], K[2 * IDS + k], K[3 * IDS + k]
 	local meta = call('HGET', M, '')
 	new = not meta
 	extra, recounted = string.match(meta or '0 0', '^(%d+) (%d+)$')
 	extra, recounted = extra + 0, recounted + 0
 	waiting = new and 0 or call('ZCARD', Q)
-	surveyed, emptied, set, active, nextLapse = false, false, nil, 0, nil
+	known, emptied, set, active, nextLapse = false, false, nil, 0, nil
 	dead, deadExtra, restExtra, more = {}, 0, 0, false
 	dirty, fields, mKeep, sKeep, present, given = false, {''}, 0, 0, {}, {}
 end
 
--- survey counts what is held, for those who grant. Lapsed slots do not count; they are
+-- count counts what is held, for those who grant. Lapsed slots do not count; they are
 -- looked for when they must be, since they may be weighted, and now and then to sweep
 -- them.
-local function survey()
-	if surveyed then return end
-	surveyed = true
+local function count()
+	if known then return end
+	known = true
 	local l = call('HGET', L, 'n')
 	set = l and l + 0 or nil
 	if extra > 0 or SWEEP == '1' then dead = call('ZRANGE', S, '-inf', nows, 'BYSCORE', 'LIMIT', '0', '1000') end
@@ -135,19 +145,20 @@ local function recovering(lossProven)
 	if GRACE == 0 then return 0 end
 	if recovered and not lossProven then return recovered end
 	local E = K[#K]
-	local e = call('HMGET', E, 'rid', 'run', 'grace', 'seen', 'ep', 'lost', 'paused')
-	local left = (e[3] or 0) - now
+	local madeBy, madeRun, ends, seen, epoch, lost, pausedAt = unpack(call('HMGET', E, 'rid', 'run', 'grace', 'seen', 'ep', 'lost', 'paused'))
+	seen, lost, pausedAt = (seen or 0) + 0, lost or 0, pausedAt or 0
+	local left = (ends or 0) - now
 	if left < 0 then left = 0 elseif left > GRACE then left = GRACE end -- the clock went back
-	recovered, met = left, e[1] and true
+	recovered, met = left, madeBy and true
 	local info = redis.pcall('INFO', 'replication')
 	if type(info) ~= 'string' then -- no right to ask: only proof counts
 		info = ''
 	end
-	local rid = string.match(info, 'master_replid:(%x+)') or e[1] or '-' -- a user with less rights than who made the marker accuses nobody
-	local loss, stamp, paused = false, false, e[7] or 0
-	if not e[1] then
-		loss, stamp = SEEN ~= '0' or lossProven, true
-	elseif e[1] ~= rid then
+	local rid = string.match(info, 'master_replid:(%x+)') or madeBy or '-' -- a user with less rights than who made the marker accuses nobody
+	local loss, stamp, paused = false, false, pausedAt
+	if not madeBy then
+		loss, stamp = SEEN ~= NEW or lossProven, true
+	elseif madeBy ~= rid then
 		local server = redis.pcall('INFO', 'server')
 		if type(server) ~= 'string' then server = '' end
 		local run = string.match(server, 'run_id:(%x+)')
@@ -157,18 +168,18 @@ local function recovering(lossProven)
 		local started = now - 1000 * ((string.match(server, 'uptime_in_seconds:(%d+)') or 0) - 2)
 		-- Benign: the same run got another replication id; or the slot was moved here,
 		-- from a node that this one has never replaced, while this one was running.
-		loss = not (first and (e[2] == run or started < (e[4] or 0) + 0))
+		loss = not (first and (madeRun == run or started < seen))
 		stamp = true
 	end
 	if left == 0 and not loss then
-		if SEEN == '2' then
+		if SEEN == JUMPED then
 			-- Unless a loss was noticed since: then somebody else was quicker.
-			if (e[6] or 0) - ECHO < 0 then loss, stamp = true, true end
-		elseif SEEN == '3' then
+			if lost - ECHO < 0 then loss, stamp = true, true end
+		elseif SEEN == AWAY then
 			-- The first to come back. A pause that began since the caller went away is its own.
-			if (e[7] or 0) - now + ECHO < 0 then recovered, stamp, paused = PAUSE, true, now end
+			if pausedAt - now + ECHO < 0 then recovered, stamp, paused = PAUSE, true, now end
 		elseif ECHO ~= '0' then
-			local jump = now - ECHO - (SEEN == '4' and 0 or AGO)
+			local jump = now - ECHO - (SEEN == BEHIND and 0 or AGO)
 			if jump > 400 or jump < -400 then
 				recovered, doubt = 1, true
 				return recovered
@@ -178,29 +189,28 @@ local function recovering(lossProven)
 	-- Fences and tickets are counted in E, and are not below the clock. They must not fall when
 	-- that goes back and the counter is lost, or older than what was given. Where it was is
 	-- known from what the callers have read, else from the last stamp.
-	local seen, begin = (e[4] or 0) + 0, 0
-	if SEEN == '4' then
+	local begin = 0
+	if SEEN == BEHIND then
 		begin = ECHO + AGO
-	elseif SEEN == '2' then
+	elseif SEEN == JUMPED then
 		if AGO ~= '0' then begin = now + AGO end
-	elseif SEEN ~= '3' and ECHO ~= '0' and (loss or not e[1]) then
+	elseif SEEN ~= AWAY and ECHO ~= '0' and (loss or not madeBy) then
 		begin = ECHO + AGO + 2
 	end
 	if begin == 0 and seen > now then begin = seen + 1001 end
 	if begin > now then atLeast(begin * 1000) end
 	local age = now - seen
 	if stamp or age > 1000 or age < 0 then
-		local run = e[2] or '-'
+		local run = madeRun or '-'
 		if stamp then
 			local server = redis.pcall('INFO', 'server')
 			run = type(server) == 'string' and string.match(server, 'run_id:(%x+)') or '-'
 		end
-		local lost = e[6] or 0
 		if loss then recovered, lost = GRACE, now end
 		if loss then call('HSET', E, 'longest', GRACE, 'said', now) end -- see grace.lua
 		-- Whose meta is there nobody knows, if only the marker was lost.
-		if loss and not e[1] then call('HSET', E, 'm', FOREVER) end
-		call('HSET', E, 'rid', rid, 'run', run, 'grace', now + recovered, 'seen', now, 'ep', (e[5] or 0) + (loss and 1 or 0), 'lost', lost, 'paused', paused)
+		if loss and not madeBy then call('HSET', E, 'm', FOREVER) end
+		call('HSET', E, 'rid', rid, 'run', run, 'grace', now + recovered, 'seen', now, 'ep', (epoch or 0) + (loss and 1 or 0), 'lost', lost, 'paused', paused)
 		met = true
 	end
 	return recovered
@@ -375,7 +385,7 @@ end
 -- most 64 times a call.
 local function advance()
 	if waiting == 0 then return end
-	survey()
+	count()
 	for _ = 1, 64 do
 		local head = call('ZRANGE', Q, '0', '0')[1]
 		if not head then
@@ -423,8 +433,8 @@ local function lapse()
 	return nextLapse
 end
 
--- shut writes what the id's meta needs, or drops it when nothing is left.
-local function shut(idle)
+-- save writes what the id's meta needs, or drops it when nothing is left.
+local function save(idle)
 	if (idle or dirty) and waiting == 0 and extra == 0 and #fields == 1 and not emptied and call('HLEN', M) <= (new and 0 or 1) then
 		if not new then call('DEL', M) end
 		return
@@ -444,19 +454,19 @@ local function shut(idle)
 	end
 end
 
--- finish tells whom it concerns. Last, and without failing: a missing right to
+-- reply tells whom it concerns. Last, and without failing: a missing right to
 -- publish must not look like a call that failed. A reply begins with the time in ms,
 -- times 1024, plus the number of the call, by which its caller knows it from another
 -- call's; it is negative if the caller has not met the marker by this call. It ends with
 -- the words to the caller's own process.
-local function finish(reply)
+local function reply(out)
 	-- Whoever has never met it looks whether it is there, also when refused: a process
 	-- that only ever waited must not take a server that lost everything for a new one.
-	if not met and SEEN == '0' then met = call('HGET', K[#K], 'rid') end
+	if not met and SEEN == NEW then met = call('HGET', K[#K], 'rid') end
 	if raised then call('HSET', K[#K], 'f', string.format('%.0f', counted)) end
-	reply[1] = now * 1024 + NUMBER
-	if not met then reply[1] = -reply[1] end
+	out[1] = now * 1024 + NUMBER
+	if not met then out[1] = -out[1] end
 	for _, p in ipairs(pushes) do redis.pcall(unpack(p)) end
-	for _, word in ipairs(mine) do reply[#reply + 1] = word end
-	return reply
+	for _, word in ipairs(mine) do out[#out + 1] = word end
+	return out
 end

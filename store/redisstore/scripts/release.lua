@@ -2,7 +2,7 @@
 --
 -- KEYS     S, M, Q, L of each id, as in acquire.lua; last E.
 -- ARGV     header (see prelude), then per id: n grace slot ...
--- Returns  the time and number (see finish); per id either 1, if there was something to give
+-- Returns  the time and number (see reply); per id either 1, if there was something to give
 --          back of each of its slots, or -1, and per slot 1 if there was, else 0; and last
 --          the words (see push) to the caller's own process.
 
@@ -14,8 +14,8 @@ for k = 1, IDS do
 	out[o] = -1
 	local n = A[i] + 0
 	GRACE = A[i + 1] + 0
-	open(k)
-	if waiting > 0 or extra > 0 or SWEEP == '1' then survey() end
+	fetch(k)
+	if waiting > 0 or extra > 0 or SWEEP == '1' then count() end
 	local recs = call('HMGET', M, unpack(A, i + 2, i + 1 + n))
 	local scores = call('ZMSCORE', S, unpack(A, i + 2, i + 1 + n))
 	local held, known, seen, freed = {}, {}, {}, false
@@ -34,7 +34,7 @@ for k = 1, IDS do
 			if score + 0 > now then
 				active = active - weight
 			else
-				deadExtra = deadExtra - (weight - 1) -- survey took it for lapsed
+				deadExtra = deadExtra - (weight - 1) -- count took it for lapsed
 			end
 			if weight ~= 1 then
 				extra = extra - (weight - 1)
@@ -53,7 +53,7 @@ for k = 1, IDS do
 	if #known > 0 then call('HDEL', M, unpack(known)) end
 	if #dead > 0 and (freed or SWEEP == '1') then write() end
 	advance()
-	shut(true)
+	save(true)
 	i, o = i + 2 + n, o + n
 end
-return finish(out)
+return reply(out)

@@ -5,7 +5,7 @@
 --          (slot ttl weight fence trust register owner limit) ...
 --          trust is for how many ms the holder may still believe in the slot;
 --          register is '1' to put it back whatever the store remembers.
--- Returns  the time and number (see finish); per slot 0 lost, 1 held, 2 put back, 3 revoked,
+-- Returns  the time and number (see reply); per slot 0 lost, 1 held, 2 put back, 3 revoked,
 --          4 ask again (see doubt; also where it came too late to put back); and last
 --          the words (see push) to the caller's own process.
 --
@@ -21,7 +21,7 @@ local i, k = 2, 1
 while A[i] do
 	local n = A[i] + 0
 	GRACE = A[i + 1] + 0
-	if SEEN == '3' then recovering() end
+	if SEEN == AWAY then recovering() end
 	S, M, Q, L = K[k], K[IDS + k], K[2 * IDS + k], K[3 * IDS + k]
 	local slots = {}
 	for j = 1, n do slots[j] = A[i + 2 + 8 * (j - 1)] end
@@ -40,8 +40,8 @@ while A[i] do
 		else
 			if not opened then
 				call('ZREM', S, '') -- see touch
-				open(k)
-				survey()
+				fetch(k)
+				count()
 				opened = true
 			end
 			local r = call('HGET', M, slot)
@@ -89,9 +89,9 @@ while A[i] do
 			mark(heavy)
 		end
 	end
-	if opened then shut() end
+	if opened then save() end
 	o = o + n
 	i = i + 2 + 8 * n
 	k = k + 1
 end
-return finish(out)
+return reply(out)

@@ -8,8 +8,8 @@
 
 -- @prelude
 
-open(1)
-survey()
+fetch(1)
+count()
 local out = {now, active, set or A[2] + 0, set and 1 or 0, waiting, lapse()}
 if A[3] == '1' then
 	local members = call('ZRANGE', S, '(' .. nows, '+inf', 'BYSCORE', 'WITHSCORES')
@@ -19,4 +19,4 @@ if A[3] == '1' then
 		o = o + 3
 	end
 end
-return finish(out)
+return reply(out)
