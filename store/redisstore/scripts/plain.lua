@@ -124,14 +124,14 @@ for k = 1, gives do
 	i = i + n
 end
 if takes == 0 then return out end
-local live, expiry, n, limit = '(' .. nows, string.format('%.0f', now + A[i]), 1, nil
+local live, expiry, limit = '(' .. nows, string.format('%.0f', now + A[i]), nil
 i = i + 1
 if single then limit, i = A[i] + 0, i + 1 end
 local late = now > A[i] + 0
 i = i + 1
 local none, taken = clear, {} -- of the eight at hand nobody held a slot, when they were looked at; of which ids one was taken since
 for k = 1, takes do
-	local S, named = K[gives + k], 1
+	local S, n, named = K[gives + k], 1, 1
 	if not single then
 		n, limit = A[i] + 0, A[i + 1] + 0
 		named, i = n, i + 2
