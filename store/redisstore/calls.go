@@ -224,8 +224,10 @@ func (c *call) onePerID() bool {
 // may have been granted already.
 func (c *call) split(calls []*call) []*call {
 	c.each(func(o *op) { o.firstAttempt = false })
+	giving := c.callKey
+	giving.lease = false // it does not look at the marker
 	for i := range c.backs {
-		calls = append(calls, &call{callKey: c.callKey, backs: c.backs[i : i+1], inFull: c.inFull})
+		calls = append(calls, &call{callKey: giving, backs: c.backs[i : i+1], inFull: c.inFull})
 	}
 	for i, g := range c.groups {
 		calls = append(calls, &call{callKey: c.callKey, groups: c.groups[i : i+1], inFull: c.inFull, strict: g.grace > 0})

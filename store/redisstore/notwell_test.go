@@ -34,3 +34,26 @@ func TestManyIDsMeetNoMarker(t *testing.T) {
 		}
 	}
 }
+
+// What gives back has not looked at the marker, also where it was split off a call of leases.
+func TestASplitReleaseHasNotMetTheMarker(t *testing.T) {
+	srv := redistest.Start(t)
+	rdb := redis.NewClient(&redis.Options{Addr: srv.Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	s := opened(t, rdb, "split:")
+	command(t, srv, "SET", "split:wrong", "type")
+	due := time.Now().Add(time.Second)
+	ops := []*op{
+		{question: question{verb: plainRelease, id: "back", slot: "slot", grace: 1000, due: due}},
+		{question: question{verb: plainAcquire, lease: true, id: "wrong", slot: "slot", weight: 1, limit: 1, ttl: 60000, grace: 1000, due: due}},
+	}
+	s.exec.codec.swept.Store(0)
+	s.exec.codec.general = true // sweeps always
+	s.exec.exec(context.Background(), ops)
+	if ops[0].err != nil || ops[1].err == nil {
+		t.Errorf("errors %v and %v", ops[0].err, ops[1].err)
+	}
+	if seen, _, _ := s.exec.codec.clocks.header(0, time.Now()); seen != '0' {
+		t.Errorf("seen is %c before there is a marker", seen)
+	}
+}
