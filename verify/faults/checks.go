@@ -66,6 +66,9 @@ func Checks() []Check {
 		{Name: "refused-first", run: refusalIsNoHistory},
 		{Name: "restore", run: restoredServerIsALoss},
 		{Name: "quiet-jump", run: clockStepBringsOneGrace},
+		{Name: "step-try", run: tryAfterAStepTakesNothing},
+		{Name: "flush-try", run: tryAfterAFlushTakesNothing},
+		{Name: "promoted-try", run: tryOnANewPrimaryTakesNothing},
 		{Name: "history", run: historyIsLinear},
 		{Name: "resume", run: grantsResume},
 		{Name: "packets", run: packetsVanish},
@@ -420,6 +423,79 @@ func restoredServerIsALoss(c *checker) error {
 		return last
 	}
 	return nil
+}
+
+// held has one process hold the only slot of an id for longer than a check lasts without a
+// renewal, which could hide that the slot was forgotten, and has another come to know the
+// server. So what follows needs no luck.
+func (c *checker) held(holder, other redis.UniversalClient, between func()) (try func() error, err error) {
+	o := gotsem.Options{Limit: 1, TTL: 30 * time.Second, StoreTimeout: 5 * time.Second, Outage: gotsem.Closed}
+	a, b := c.semaphore(holder, o), c.semaphore(other, o)
+	if _, err := c.take(b, "another id"); err != nil {
+		return nil, err
+	}
+	if _, err := c.take(a, "yet another"); err != nil {
+		return nil, err
+	}
+	between()
+	if _, err := c.take(a, "id"); err != nil {
+		return nil, err
+	}
+	return func() error {
+		if l, err := b.Try(c.ctx, "id"); err == nil {
+			return fmt.Errorf("a second lease of 1 was granted: %v", l.SlotID())
+		}
+		return nil
+	}, nil
+}
+
+// The clock steps past the end of a lease that its holder believes in: whoever asks next,
+// with a clock that does not explain the step, is granted nothing.
+func tryAfterAStepTakesNothing(c *checker) error {
+	srv := redistest.Start(c)
+	try, err := c.held(srv.Client(), srv.Client(), func() {})
+	if err == nil {
+		err = c.clocks.Set(srv, time.Minute)
+	}
+	if err != nil {
+		return err
+	}
+	return try()
+}
+
+// The server forgets all it knew.
+func tryAfterAFlushTakesNothing(c *checker) error {
+	srv := redistest.Start(c)
+	try, err := c.held(srv.Client(), srv.Client(), func() {})
+	if err == nil {
+		_, err = srv.Do("FLUSHALL")
+	}
+	if err != nil {
+		return err
+	}
+	return try()
+}
+
+// A replica is promoted that has the marker, and not the lease.
+func tryOnANewPrimaryTakesNothing(c *checker) error {
+	pair := NewPair(c)
+	var late error
+	try, err := c.held(pair.Client("holder"), pair.Client("other"), func() {
+		late = await("the replica to have the marker", 5*time.Second, func() error {
+			if pair.Replica.Info("replication")["master_repl_offset"] != pair.Primary.Info("replication")["master_repl_offset"] {
+				return errors.New("it is behind")
+			}
+			return nil
+		})
+		pair.Cut()
+	})
+	if err = errors.Join(err, late); err != nil {
+		return err
+	}
+	pair.Primary.Kill()
+	pair.Promote()
+	pair.Lead("other", pair.Replica)
+	return try()
 }
 
 // The clock steps once: one grace, however many processes notice.
