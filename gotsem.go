@@ -185,10 +185,11 @@ const (
 // Close ends the semaphore: waiters are answered ErrClosed, leases are released and
 // their contexts end, with ErrClosed as their cause. It waits for the store at most 2 s
 // in all, and returns at once where nothing is left to release. What the store has not
-// taken back by then lapses within one TTL. It leaves the store's client open. Closing
-// twice is a no-op.
+// taken back by then lapses within one TTL. It leaves the store's client open, and no
+// connection of the store's own that is not in use. Closing twice is a no-op.
 //
-// A semaphore from NewGotsem need not be closed.
+// A semaphore from NewGotsem need not be closed: the connections of one that is not used
+// end by themselves within a minute.
 func (s *Semaphore) Close() error {
 	if s.closed.Swap(true) {
 		return nil
@@ -216,6 +217,9 @@ func (s *Semaphore) Close() error {
 		case <-stopped:
 		case <-whole.Done(): // a subscription is being connected, and ends when that does
 		}
+	}
+	if c, ok := s.opt.Store.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
 	}
 	if left > 0 {
 		return fmt.Errorf("gotsem: closed, but the store did not take back %d slots: they lapse by themselves within %v", left, s.opt.TTL)

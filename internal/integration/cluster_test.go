@@ -14,6 +14,7 @@ import (
 
 	"github.com/ashfaqjani916/gotsem"
 	"github.com/ashfaqjani916/gotsem/internal/redistest"
+	"github.com/ashfaqjani916/gotsem/store"
 	"github.com/ashfaqjani916/gotsem/store/redisstore"
 )
 
@@ -62,6 +63,22 @@ func TestLeasesInAnOpenClusterSlot(t *testing.T) {
 			t.Fatalf("above the limit: %+v", r)
 		}
 		seed.Release(ctx, "{m}y", r.SlotID)
+	}
+	// What takes several keys says what is the matter, and is no outage of anybody.
+	for name, call := range map[string]func() error{
+		"weight 2": func() error { _, err := sem.Try(ctx, "{m}x", gotsem.Weight(2)); return err },
+		"usage":    func() error { _, err := sem.Usage(ctx, "{m}x"); return err },
+		"limit":    func() error { return sem.SetLimit(ctx, "{m}x", 3) },
+		"reset":    func() error { return sem.ResetLimit(ctx, "{m}x") },
+		"clear":    func() error { _, err := sem.Clear(ctx, "{m}x"); return err },
+		"revoke":   func() error { _, err := sem.Revoke(ctx, "{m}x", "nobody's"); return err },
+	} {
+		if err := call(); !errors.Is(err, store.ErrMoving) || !strings.Contains(err.Error(), "{m}x") {
+			t.Errorf("%s: %v, want store.ErrMoving, and whose", name, err)
+		}
+	}
+	if n := sem.Stats().Outages; n != 0 {
+		t.Errorf("%d outages", n)
 	}
 	m.Finish()
 	if err := held.Release(ctx); err != nil {

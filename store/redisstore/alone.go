@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -23,118 +24,156 @@ import (
 
 func isMoving(err error) bool { return redis.HasErrorPrefix(err, "TRYAGAIN") }
 
+func errMoving(id string, cause error) error {
+	return fmt.Errorf("%w: %q: %w", store.ErrMoving, id, cause)
+}
+
 // moving answers the ops of a call that came to nothing since its slot is being moved.
 func (e *executor) moving(ctx context.Context, c *call) {
 	cause := c.cmd.Err()
 	c.answered = true
 	c.each(func(o *op) {
 		if o.err = e.alone(ctx, o); o.err == errSeveral {
-			o.err = fmt.Errorf("%w: %q: %w", store.ErrMoving, o.id, cause)
+			o.err = errMoving(o.id, cause)
 		}
 	})
 }
 
-// errSeveral is what alone returns where one key is not enough.
-var errSeveral = fmt.Errorf("redisstore: it takes several keys")
+// errSeveral is what comes of an operation for which one key is not enough.
+var errSeveral = errors.New("redisstore: it takes several keys")
 
-// alone does what o asks by commands that name one key each.
+// keywise is an operation done by commands that name one key each.
+type keywise struct {
+	*executor
+	op   *op
+	keys *keys
+}
+
+// alone does what o asks by such commands.
 func (e *executor) alone(ctx context.Context, o *op) error {
-	k := o.names(e.codec.prefix)
-	ask := func(key string, args ...any) *redis.Cmd {
-		return e.eval(ctx, aloneScript, []string{key}, args...)
-	}
-	known := func(err error) error {
-		if err != nil && !isMoving(err) {
-			return classify(err)
-		}
-		return errSeveral
-	}
+	w := keywise{e, o, o.names(e.codec.prefix)}
+	var err error
 	switch {
 	case o.verb.gives():
-		freed, err := ask(k.s, "give", o.slot).Int()
-		if err != nil {
-			return known(err)
-		}
-		waited, err := ask(k.m, "gone", o.slot).Int()
-		if err == nil && waited == 1 {
-			err = e.client.ZRem(ctx, k.q, o.slot).Err()
-		}
-		if err != nil {
-			return known(err)
-		}
-		o.freed = freed == 1 || waited == 1
-		return nil
+		err = w.give(ctx)
 	case o.verb == renew:
-		there, err := ask(k.s, "keep", o.slot, o.ttl).Int()
-		if err != nil || there == 0 {
-			return known(err)
-		}
-		kept, err := ask(k.m, "kept", o.ttl).Int()
-		if err == nil && kept == 1 { // the marker must not say sooner that there is none
-			err = ask(*e.codec.marker(k.slot), "mark", o.ttl, 0).Err()
-		}
-		if err != nil {
-			return known(err)
-		}
-		o.outcome = store.Renewed
-		return nil
+		err = w.keep(ctx)
 	case o.weight != 1 || o.ticket != 0:
 		return errSeveral
+	default:
+		err = w.take(ctx)
 	}
-	// To take one: where nobody waits, and by what M says of weights and L of the limit.
-	meta, err := e.client.HGet(ctx, k.m, "").Result()
-	if err != nil && err != redis.Nil {
-		return known(err)
+	if isMoving(err) {
+		return errSeveral
 	}
-	line, err := e.client.Exists(ctx, k.q).Result()
-	if err != nil || line > 0 {
-		return known(err)
+	return classify(err)
+}
+
+func (w *keywise) ask(ctx context.Context, key string, args ...any) *redis.Cmd {
+	return w.eval(ctx, aloneScript, []string{key}, args...)
+}
+
+// marker is the key of the marker that the id goes by.
+func (w *keywise) marker() string { return *w.codec.marker(w.keys.slot) }
+
+func (w *keywise) give(ctx context.Context) error {
+	freed, err := w.ask(ctx, w.keys.s, "give", w.op.slot).Int()
+	if err != nil {
+		return err
 	}
-	limit := o.limit
-	switch set, err := e.client.HGet(ctx, k.l, "n").Int64(); {
-	case err == nil:
-		limit = set
-	case err != redis.Nil:
-		return known(err)
+	waited, err := w.ask(ctx, w.keys.m, "gone", w.op.slot).Int()
+	if err == nil && waited == 1 {
+		err = w.client.ZRem(ctx, w.keys.q, w.op.slot).Err()
 	}
-	var fence, extra int64
-	if meta != "" {
-		if _, err := fmt.Sscan(meta, &extra); err != nil {
-			return errSeveral
-		}
+	w.op.freed = err == nil && (freed == 1 || waited == 1)
+	return err
+}
+
+func (w *keywise) keep(ctx context.Context) error {
+	there, err := w.ask(ctx, w.keys.s, "keep", w.op.slot, w.op.ttl).Int()
+	if err == nil && there == 0 {
+		err = errSeveral
 	}
-	if o.grace > 0 {
-		left, err := e.look(ctx, k.slot, o.grace)
+	if err != nil {
+		return err
+	}
+	kept, err := w.ask(ctx, w.keys.m, "kept", w.op.ttl).Int()
+	if err == nil && kept == 1 { // the marker must not say sooner that there is none
+		err = w.ask(ctx, w.marker(), "mark", w.op.ttl, 0).Err()
+	}
+	if err == nil {
+		w.op.outcome = store.Renewed
+	}
+	return err
+}
+
+// take takes one slot where nobody waits, by what M says of weights and L of the limit.
+func (w *keywise) take(ctx context.Context) error {
+	limit, extra, err := w.room(ctx)
+	if err != nil {
+		return err
+	}
+	if w.op.grace > 0 {
+		left, err := w.look(ctx, w.keys.slot, w.op.grace)
 		if err != nil {
-			return known(err)
+			return err
 		}
 		if left > 0 {
-			o.decision = store.Decision{Outcome: store.Recovering, Limit: int(limit), RetryIn: left}
+			w.op.decision = store.Decision{Outcome: store.Recovering, Limit: int(limit), RetryIn: left}
 			return nil
 		}
 	}
-	switch fence, err = e.client.HGet(ctx, *e.codec.marker(k.slot), "f").Int64(); {
-	case err != nil && err != redis.Nil:
-		return known(err)
+	fence, err := w.client.HGet(ctx, w.marker(), "f").Int64()
+	if err != nil && err != redis.Nil {
+		return err
 	}
-	reply, err := ask(k.s, "take", o.slot, o.ttl, limit-extra, fence).Int64Slice()
-	if err != nil || len(reply) < 4 || reply[2] == 0 {
-		return known(err)
+	reply, err := w.ask(ctx, w.keys.s, "take", w.op.slot, w.op.ttl, limit-extra, fence).Int64Slice()
+	if err != nil {
+		return err
 	}
-	d := store.Decision{Outcome: store.Granted, Active: int(reply[1] + extra), Limit: int(limit)}
-	switch {
-	case reply[0] == 1 && !o.plain:
-		if err := ask(*e.codec.marker(k.slot), "mark", 0, reply[2]).Err(); err != nil {
-			return known(err)
-		}
-		d.Fence = uint64(reply[2])
-	case reply[0] == 0 && o.queue > 0:
+	if len(reply) < 4 || reply[2] == 0 {
 		return errSeveral
-	case reply[0] == 0:
-		d.Outcome, d.RetryIn = store.Full, ms(reply[3])
 	}
-	o.decision = d
+	granted, active, fence, next := reply[0] == 1, reply[1], reply[2], reply[3]
+	d := store.Decision{Outcome: store.Granted, Active: int(active + extra), Limit: int(limit)}
+	switch {
+	case granted && !w.op.plain:
+		if err := w.ask(ctx, w.marker(), "mark", 0, fence).Err(); err != nil {
+			return err
+		}
+		d.Fence = uint64(fence)
+	case !granted && w.op.queue > 0:
+		return errSeveral
+	case !granted:
+		d.Outcome, d.RetryIn = store.Full, ms(next)
+	}
+	w.op.decision = d
 	return nil
+}
+
+// room returns the limit that counts, and what is held above the number of members of S.
+func (w *keywise) room(ctx context.Context) (limit, extra int64, err error) {
+	meta, err := w.client.HGet(ctx, w.keys.m, "").Result()
+	if err != nil && err != redis.Nil {
+		return 0, 0, err
+	}
+	line, err := w.client.Exists(ctx, w.keys.q).Result()
+	if err == nil && line > 0 {
+		err = errSeveral
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	limit, err = w.client.HGet(ctx, w.keys.l, "n").Int64()
+	if err == redis.Nil {
+		limit, err = w.op.limit, nil
+	}
+	if err == nil && meta != "" {
+		if _, bad := fmt.Sscan(meta, &extra); bad != nil {
+			err = errSeveral
+		}
+	}
+	return limit, extra, err
 }
 
 // look asks the marker of a cluster slot for how long no grants are made.

@@ -38,6 +38,7 @@ type client struct {
 	perID    bool                  // keys of different ids do not go into one call
 	once     redis.UniversalClient // nil, or the same client where a command is sent once, whatever becomes of it
 	twin     interface{ Close() error }
+	open     *connections          // of the twin
 
 	reloaded atomic.Int64 // when the Cluster was last asked who serves what, Unix ms
 	left     leftBehind
@@ -69,7 +70,8 @@ func newClient(rdb redis.UniversalClient) *client {
 		t.ContextTimeoutEnabled = true
 		t.ReadTimeout, t.WriteTimeout, t.PoolTimeout = twinTimeout, twinTimeout, twinTimeout
 		t.MaxRetries, t.MinRetryBackoff, t.MaxRetryBackoff = 1, time.Millisecond, 8*time.Millisecond
-		t.DialTimeout, t.Dialer = min(t.DialTimeout, dialTimeout), leavable(o.Dialer)
+		open := &connections{after: idleAfter}
+		t.DialTimeout, t.Dialer = min(t.DialTimeout, dialTimeout), open.tracked(leavable(o.Dialer))
 		t.DialerRetries, t.DialerRetryTimeout = 1, time.Millisecond
 		t.MinIdleConns = 0
 		t.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
@@ -78,7 +80,7 @@ func newClient(rdb redis.UniversalClient) *client {
 		once.Options().MaxRetries = 0         // its own copy
 		foreign := o.OnConnect != nil || o.Limiter != nil || o.CredentialsProvider != nil ||
 			o.CredentialsProviderContext != nil || o.StreamingCredentialsProvider != nil
-		return &client{UniversalClient: twin, once: once, ctxBound: !foreign, twin: twin}
+		return &client{UniversalClient: twin, once: once, ctxBound: !foreign, twin: twin, open: open}
 	case *redis.ClusterClient:
 		o := c.Options()
 		if o.ContextTimeoutEnabled {
@@ -92,7 +94,8 @@ func newClient(rdb redis.UniversalClient) *client {
 		if dial == nil {
 			dial = redis.NewDialer(&redis.Options{DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig})
 		}
-		t.DialTimeout, t.Dialer = min(t.DialTimeout, dialTimeout), leavable(dial)
+		open := &connections{after: idleAfter}
+		t.DialTimeout, t.Dialer = min(t.DialTimeout, dialTimeout), open.tracked(leavable(dial))
 		t.DialerRetries, t.DialerRetryTimeout = 1, time.Millisecond
 		t.MinIdleConns = 0
 		t.ReadOnly, t.RouteByLatency, t.RouteRandomly = false, false, false
@@ -102,7 +105,7 @@ func newClient(rdb redis.UniversalClient) *client {
 		twin.OnNewNode(func(node *redis.Client) { node.AddHook(askBriefly{}) })
 		foreign := o.OnConnect != nil || o.NewClient != nil || o.ClusterSlots != nil || o.CredentialsProvider != nil ||
 			o.CredentialsProviderContext != nil || o.StreamingCredentialsProvider != nil
-		return &client{UniversalClient: twin, ctxBound: !foreign, cluster: true, told: o.ClusterSlots != nil, twin: twin}
+		return &client{UniversalClient: twin, ctxBound: !foreign, cluster: true, told: o.ClusterSlots != nil, twin: twin, open: open}
 	}
 	return &client{UniversalClient: rdb, shared: true, perID: true}
 }
@@ -162,7 +165,7 @@ func aside[T any](ctx context.Context, left *leftBehind, call func(ctx context.C
 
 // leavable has a dialer end with its ctx: go-redis's own does not while it shakes hands
 // over TLS, and a caller's may look at nothing. A connection that comes too late is closed.
-func leavable(dial func(ctx context.Context, network, addr string) (net.Conn, error)) func(ctx context.Context, network, addr string) (net.Conn, error) {
+func leavable(dial dialer) dialer {
 	var left leftBehind
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return aside(ctx, &left, func(ctx context.Context) (net.Conn, error) { return dial(ctx, network, addr) },

@@ -261,7 +261,10 @@ func (e *executor) run(ctx context.Context, sc *script, id string, grace int64, 
 	}
 	c.match()
 	reply, err := c.cmd.Slice()
-	if err != nil {
+	switch {
+	case isMoving(err):
+		return nil, errMoving(id, err)
+	case err != nil:
 		e.client.reloadOn(err)
 	}
 	return reply, classify(err)

@@ -167,9 +167,21 @@ func (s *Store) guardKeys() {
 	}
 }
 
+// CloseIdleConnections closes those of the connections that the store made for itself
+// which wait for no answer; it makes new ones when it needs them. It does so by itself
+// with those that were not used for 30 s, within a minute, so that nothing stays of a
+// store that is not used any more. A Semaphore calls it in its Close; while another one
+// listens on the store it does nothing.
+func (s *Store) CloseIdleConnections() {
+	if s.client.open != nil && !s.subscriber.listened() {
+		s.client.open.closeIdle(0)
+	}
+}
+
 // Close closes the connections that the store made for itself, of which the caller's
 // client and its hooks know nothing; that client is left open. It is not needed where
-// the store lives as long as the program.
+// the store lives as long as the program, nor after the Close of the last Semaphore on
+// it, which leaves no connection.
 func (s *Store) Close() error {
 	if s.client.twin != nil {
 		return s.client.twin.Close()

@@ -109,6 +109,13 @@ func (e *subscriber) context() context.Context {
 	return e.ctx
 }
 
+// listened reports whether anybody listens.
+func (e *subscriber) listened() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.stop != nil
+}
+
 func (e *subscriber) change(f func([]*func(store.Wakeup)) []*func(store.Wakeup)) int {
 	var cs []*func(store.Wakeup)
 	if old := e.callbacks.Load(); old != nil {
