@@ -16,6 +16,7 @@ const MaxID = 4096
 
 // Option is an option of one call of Try, Acquire or Do.
 type Option struct {
+	id      string // of Also
 	weight  int
 	maxWait time.Duration
 	kind    uint8
@@ -24,6 +25,8 @@ type Option struct {
 const (
 	optWeight uint8 = iota
 	optMaxWait
+	optAlso
+	optAlsoBad // with what it does not take
 )
 
 // Weight asks for n slots at once, as one lease. Without it a lease has weight 1.
@@ -38,6 +41,7 @@ func MaxWait(d time.Duration) Option { return Option{kind: optMaxWait, maxWait: 
 type callOptions struct {
 	weight  int
 	maxWait time.Duration // math.MaxInt64: as long as ctx allows
+	also    []Option      // the further ids
 }
 
 func callOptionsOf(opts []Option) callOptions {
@@ -48,6 +52,8 @@ func callOptionsOf(opts []Option) callOptions {
 			c.weight = o.weight
 		case optMaxWait:
 			c.maxWait = max(0, o.maxWait)
+		case optAlso, optAlsoBad:
+			c.also = append(c.also, o)
 		}
 	}
 	return c
@@ -60,6 +66,9 @@ func callOptionsOf(opts []Option) callOptions {
 // policy), ErrRecovering, ErrClosed and the ctx's own error are the others.
 func (s *Semaphore) Try(ctx context.Context, id string, opts ...Option) (*Lease, error) {
 	c := callOptionsOf(opts)
+	if c.also != nil {
+		return s.acquireAll(ctx, id, c, false)
+	}
 	limit, err := s.admissible(ctx, id, c.weight, true)
 	if err != nil {
 		return nil, err
@@ -90,26 +99,45 @@ func (s *Semaphore) Try(ctx context.Context, id string, opts ...Option) (*Lease,
 // renewed within 20 ms unless released first. Until then [Lease.Expires] says no later.
 func (s *Semaphore) Acquire(ctx context.Context, id string, opts ...Option) (*Lease, error) {
 	c := callOptionsOf(opts)
+	if c.also != nil {
+		return s.acquireAll(ctx, id, c, c.maxWait > 0)
+	}
 	limit, err := s.admissible(ctx, id, c.weight, false)
+	if err != nil {
+		return nil, err
+	}
+	queue, err := s.queueOf(ctx, id, limit, 0)
 	if err != nil {
 		return nil, err
 	}
 	s.listen()
 	r := s.request(id, c.weight, limit)
 	defer s.requests.Put(r)
-	if queue := s.queue(limit); queue > 0 && c.maxWait > 0 {
+	if queue > 0 && c.maxWait > 0 {
 		r.Queue = queue
 		return s.wait(ctx, r, c.maxWait)
 	}
 	return s.try(ctx, r)
 }
 
-// queue is how many may wait for an id with that limit.
-func (s *Semaphore) queue(limit int) int {
-	if s.opt.Queue == 0 {
-		return max(limit, 1)
+// queueOf is how many may wait for an id with that limit, which stands at that place in
+// its call; zero or less: nobody.
+func (s *Semaphore) queueOf(ctx context.Context, id string, limit, at int) (int, error) {
+	switch {
+	case s.opt.Queue < 0:
+		return 0, nil
+	case s.queues != nil:
+		if n, err := s.queues.get(ctx, id); err != nil || n > 0 {
+			return n, err
+		}
 	}
-	return bounded(s.opt.Queue)
+	switch {
+	case at > 0:
+		return bounded(max(s.opt.Queue, furtherQueue)), nil
+	case s.opt.Queue == 0:
+		return max(limit, 1), nil
+	}
+	return bounded(s.opt.Queue), nil
 }
 
 // Do runs f with a lease, and releases it when f returns or panics. f's ctx ends when
@@ -164,9 +192,9 @@ func (s *Semaphore) sensible(ctx context.Context, id string, weight int) error {
 	case s.closed.Load():
 		return ErrClosed
 	case id == "":
-		return errors.New("gotsem: the id is empty: name what is limited, such as a project")
+		return fmt.Errorf("%w: the id is empty: name what is limited, such as a project", ErrIDs)
 	case len(id) > MaxID:
-		return fmt.Errorf("gotsem: the id has %d bytes, at most %d are taken: hash what is longer", len(id), MaxID)
+		return fmt.Errorf("%w: the id has %d bytes, at most %d are taken: hash what is longer", ErrIDs, len(id), MaxID)
 	case weight < 1:
 		return fmt.Errorf("gotsem: %q: weight %d: at least 1", id, weight)
 	}
@@ -181,7 +209,8 @@ func (s *Semaphore) sensible(ctx context.Context, id string, weight int) error {
 type request struct {
 	store.Request
 	ids  slotIDs
-	mark uint64 // of the known refusals, when the store was asked last
+	mark uint64     // of the known refusals, when the store was asked last
+	part *severally // the call for several ids that this is a part of; nil: it is one of its own
 }
 
 // request makes a request with a slot id of its own, from the pool.
@@ -250,13 +279,14 @@ func (s *Semaphore) try(ctx context.Context, r *request) (*Lease, error) {
 	sent := s.now()
 	d, err := s.askOnce(ctx, r)
 	if err != nil {
-		lease, err := s.policy(ctx, &r.Request, err)
+		lease, err := s.policy(ctx, r, err)
 		return lease, s.turnedAway(err)
 	}
 	if d.Outcome != store.Granted {
 		return nil, s.refusal(r, d, 0)
 	}
 	lease := s.newLease(ctx, &r.Request, byStore, d, sent)
+	lease.part = r.part != nil
 	now := s.now()
 	if !lease.trusted(now) { // the process stood still for as long as the grant was good
 		s.gate.backlog.add(r.ID, r.SlotID, false)

@@ -35,9 +35,9 @@ type backlog struct {
 	gate *gate
 
 	mu      sync.Mutex
-	pending map[string]*pendingRelease // by slot id
-	queue   releaseQueue               // those of them that nobody is giving back right now
-	workers int                        // goroutines that are giving back
+	pending map[slotOf]*pendingRelease
+	queue   releaseQueue // those of them that nobody is giving back right now
+	workers int          // goroutines that are giving back
 	running bool
 	wakes   time.Duration // when the goroutine looks by itself
 	nudge   chan struct{} // it must look now
@@ -52,8 +52,11 @@ type backlog struct {
 	cancel context.CancelFunc
 }
 
+// slotOf is a slot id of an id. A lease of several ids has the same at all of them.
+type slotOf struct{ id, slotID string }
+
 type pendingRelease struct {
-	id, slotID string
+	slotOf
 	due, until time.Duration
 	index      int    // in the queue; -1: not there
 	inDoubt    bool   // an acquire was not answered: it may reach the store after the release
@@ -62,7 +65,7 @@ type pendingRelease struct {
 
 func (b *backlog) init(g *gate) {
 	b.gate = g
-	b.pending = make(map[string]*pendingRelease)
+	b.pending = make(map[slotOf]*pendingRelease)
 	b.nudge = make(chan struct{}, 1)
 	b.complained = -logEvery
 	b.ctx, b.cancel = context.WithCancel(context.Background())
@@ -70,16 +73,16 @@ func (b *backlog) init(g *gate) {
 
 // add has a slot released.
 func (b *backlog) add(id, slotID string, inDoubt bool) {
-	b.put(&pendingRelease{id: id, slotID: slotID, inDoubt: inDoubt})
+	b.put(&pendingRelease{slotOf: slotOf{id, slotID}, inDoubt: inDoubt})
 }
 
-// put is add of a release that says more. One of the same slot id that is pending
+// put is add of a release that says more. One of the same slot that is pending
 // already is replaced, so that the later one's doubt counts.
 func (b *backlog) put(d *pendingRelease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.gate.now()
-	old := b.pending[d.slotID]
+	old := b.pending[d.slotOf]
 	if old == nil && len(b.pending) >= backlogMax {
 		b.drop(d, now)
 		return
@@ -88,7 +91,7 @@ func (b *backlog) put(d *pendingRelease) {
 		b.forget(old)
 	}
 	d.due, d.until = now, now+b.gate.ttl
-	b.pending[d.slotID] = d
+	b.pending[d.slotOf] = d
 	heap.Push(&b.queue, d)
 	b.look(now)
 }
@@ -132,8 +135,8 @@ func (b *backlog) wake() {
 // slot id may have been added again since, so that another is pending for it. mu is
 // held.
 func (b *backlog) forget(d *pendingRelease) {
-	if b.pending[d.slotID] == d {
-		delete(b.pending, d.slotID)
+	if b.pending[d.slotOf] == d {
+		delete(b.pending, d.slotOf)
 	}
 	if d.index >= 0 {
 		heap.Remove(&b.queue, d.index)
@@ -267,7 +270,7 @@ func (b *backlog) send(ctx context.Context, d *pendingRelease) (freed bool, err 
 func (b *backlog) sent(d *pendingRelease, lease *Lease, freed bool, err error) {
 	now := b.gate.now()
 	switch {
-	case b.pending[d.slotID] != d: // there is another of that slot id
+	case b.pending[d.slotOf] != d: // there is another of that slot id
 		return
 	case err != nil && b.closed:
 		b.gate.stats.leftToLapse.Add(1)
@@ -298,19 +301,19 @@ func (b *backlog) close(ctx, whole context.Context) int {
 	for _, d := range b.queue {
 		d.due = 0 // now or never
 	}
-	now := b.gate.now()
 	if b.running {
-		b.look(now)
+		b.look(b.gate.now())
 	}
-	running, done := b.running, b.done
-	b.mu.Unlock()
-	if running {
+	var running bool
+	var done chan struct{}
+	for running, done = b.running, b.done; running && ctx.Err() == nil; running, done = b.running, b.done {
+		b.mu.Unlock()
 		select {
-		case <-done:
+		case <-done: // calls that were under way may have added something since
 		case <-ctx.Done():
 		}
+		b.mu.Lock()
 	}
-	b.mu.Lock()
 	left := len(b.pending)
 	b.gate.stats.leftToLapse.Add(uint64(left))
 	b.closed = true

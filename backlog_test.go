@@ -182,7 +182,7 @@ func TestOpenLeasesEndWithClose(t *testing.T) {
 		if n := s.Stats().Held; n != 0 {
 			t.Errorf("%d held", n)
 		}
-		late := s.openLease(context.Background(), &store.Request{ID: "id", Weight: 1}) // was under way
+		late := s.openLease(context.Background(), &request{Request: store.Request{ID: "id", Weight: 1}}) // was under way
 		ends(t, late, ErrClosed)
 		st.is(well)
 	})
@@ -349,8 +349,8 @@ func TestALateAcquireLeaksNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.gate.backlog.mu.Lock()
-		for id := range s.gate.backlog.pending {
-			slotID = id
+		for pending := range s.gate.backlog.pending {
+			slotID = pending.slotID
 		}
 		s.gate.backlog.mu.Unlock()
 		time.Sleep(100 * time.Millisecond)

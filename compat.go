@@ -97,6 +97,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
 		s.opt.Logger.Warn("gotsem: not acquired", "id", id, "error", err)
 		return AcquireResult{Max: d.Limit}
 	case s.failsOpen(ctx, &r.Request, err):
+		s.stats.failedOpen.Add(1)
 		return AcquireResult{Acquired: true, SlotID: failedOpenID, Max: limit}
 	}
 	_ = s.turnedAway(err)

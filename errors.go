@@ -43,6 +43,10 @@ var (
 	// replicas as redisstore.Replicas asks for, and was released.
 	ErrNotReplicated = store.ErrNotReplicated
 
+	// ErrIDs: the ids of one call cannot be those of one lease: there are too many, one
+	// comes twice, or is empty or too long.
+	ErrIDs = errors.New("gotsem: these ids make no lease")
+
 	// ErrClosed: the semaphore was closed.
 	ErrClosed = errors.New("gotsem: semaphore closed")
 )
@@ -50,7 +54,8 @@ var (
 // FullError says that there was no room, in numbers. It is ErrFull or
 // ErrQueueFull; after MaxWait it is ErrFull and ErrWaitTooLong.
 type FullError struct {
-	ID         string
+	ID         string        // the id that refused
+	Level      int           // its place among those of the call: 0 is the first, see Also
 	Active     int           // the sum of weights held
 	Limit      int           // the limit that was applied
 	Waiting    int           // how many wait in line

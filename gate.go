@@ -197,6 +197,28 @@ func (g *gate) send(ctx context.Context, r *store.Release) (bool, error) {
 	return freed, g.record(ctx, keeps, r.ID, err)
 }
 
+// releaseAll gives back slots together, each within its Budget, and returns an error for
+// each.
+func (g *gate) releaseAll(ctx context.Context, rs []*store.Release) []error {
+	errs := make([]error, len(rs))
+	var answered sync.WaitGroup
+	for i, r := range rs {
+		if errs[i] = g.allow(ctx, keeps, r.ID); errs[i] != nil {
+			continue
+		}
+		answered.Add(1)
+		r.Async = func(id, _ string, err error) {
+			g.onFree(id)
+			errs[i] = g.record(ctx, keeps, id, err)
+			answered.Done()
+		}
+		g.onFree(r.ID)
+		_, _ = g.store.Release(ctx, r) // it speaks through Async, at the end of its Budget at the latest
+	}
+	answered.Wait()
+	return errs
+}
+
 // releaseAsync has a slot released without waiting for it. If the store does not take
 // it, it is released later.
 func (g *gate) releaseAsync(r *store.Release) {

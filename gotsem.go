@@ -22,6 +22,8 @@ type Semaphore struct {
 	start   time.Time // instants are kept as durations since then, monotonic
 	owner   string
 	limits  *limits
+	queues  *limits // nil: no QueueFunc
+	order   order
 	gate    *gate
 	line    line
 	renewer renewer
@@ -81,6 +83,9 @@ func newSemaphore(o Options) *Semaphore {
 		timeout: o.StoreTimeout, ttl: o.TTL, grace: o.Grace, log: o.Logger,
 		reportFrom: math.MaxInt64, onBack: s.local.storeIsBack, onFree: func(string) {},
 	}
+	if o.QueueFunc != nil {
+		s.queues = newLimits(0, o.QueueFunc, o.Logger)
+	}
 	if o.Outage == Local {
 		hooks.reportFrom = o.TTL / 2
 	}
@@ -138,11 +143,12 @@ func (s *Semaphore) woken(w store.Wakeup) {
 		s.line.wakeAll()
 		return
 	}
-	id, waits := s.line.wake(w)
-	if !waits {
+	waiter, waits := s.line.wake(w)
+	if !waits || waiter.holds && w.Fence == 0 { // what was taken away may be what it holds
 		s.renewer.suspect(w.SlotID)
-	} else {
-		s.known.forget(id) // there was room: what is remembered is not true any more
+	}
+	if waits {
+		s.known.forget(waiter.id) // there was room: what is remembered is not true any more
 	}
 }
 

@@ -43,6 +43,9 @@ type Lease struct {
 	limit  int // that was applied when it was granted
 	fence  uint64
 	parent context.Context // for its values
+	part   bool            // of a call for several ids: counted as one with the others
+
+	with atomic.Pointer[levels] // the leases of all ids of its call; nil: it has one, or is not all of it yet
 
 	since time.Duration // when it was asked for; 0: not known
 
@@ -107,8 +110,10 @@ func (s *Semaphore) newLease(ctx context.Context, r *store.Request, basis uint32
 
 // keep has a new lease renewed.
 func (s *Semaphore) keep(l *Lease, now time.Duration) {
-	s.stats.granted.Add(1)
-	s.stats.held.Add(1)
+	if !l.part {
+		s.stats.granted.Add(1)
+		s.stats.held.Add(1)
+	}
 	if !s.renewer.add(l, now) { // closed meanwhile
 		l.end(ended)
 		s.renewer.giveBack(l)
@@ -138,18 +143,29 @@ func (l *Lease) Weight() int { return l.weight }
 // Fence returns a number that is higher than that of every earlier lease of the
 // id. A resource that remembers the highest it has seen, and refuses lower ones,
 // is safe from a holder that was suspended and does not know that its lease is
-// over. It is 0 if the store was not asked (FailedOpen).
+// over. It is 0 if the store was not asked (FailedOpen). With several ids it is that of
+// the first: see FenceOf.
 func (l *Lease) Fence() uint64 { return l.fence }
 
 // FailedOpen reports that the lease was admitted without the store, by the outage
-// policy Open, and holds no slot.
-func (l *Lease) FailedOpen() bool { return l.basis.Load() == byOpen }
+// policy Open, and holds no slot. With several ids: of one of them at least.
+func (l *Lease) FailedOpen() bool {
+	if all := l.with.Load(); all != nil {
+		return all.openly()
+	}
+	return l.basis.Load() == byOpen
+}
 
 // Expires returns until when the lease may be believed if it is not renewed. It
 // moves on with each renewal. It is the zero time for a lease that an outage
-// policy admitted or keeps.
+// policy admitted or keeps. With several ids it is the earliest of theirs.
 func (l *Lease) Expires() time.Time {
 	until := l.until()
+	if all := l.with.Load(); all != nil {
+		for _, one := range all.leases {
+			until = min(until, one.until())
+		}
+	}
 	if until == forever {
 		return time.Time{}
 	}
@@ -173,8 +189,18 @@ func (l *Lease) cause() error {
 	return l.why.Load()
 }
 
-// look ends the lease if its time is over.
+// look ends the lease if its time is over, at one of its ids at least.
 func (l *Lease) look() {
+	if all := l.with.Load(); all != nil {
+		for _, one := range all.leases {
+			one.lookAlone()
+		}
+		return
+	}
+	l.lookAlone()
+}
+
+func (l *Lease) lookAlone() {
 	if l.state.Load() == held && l.sem.now() >= l.until() {
 		l.expire()
 	}
@@ -194,7 +220,11 @@ func (l *Lease) end(state uint32) bool {
 	if !l.state.CompareAndSwap(held, state) {
 		return false
 	}
-	l.sem.stats.held.Add(-1)
+	if !l.part {
+		l.sem.stats.held.Add(-1)
+	} else if all := l.with.Load(); all != nil {
+		all.end()
+	}
 	l.mu.Lock()
 	if l.ctx != nil {
 		l.ctx.cancel(l.cause())
@@ -232,26 +262,49 @@ func (l *Lease) lose(why lossReason) {
 	if !l.end(lost) {
 		return
 	}
-	l.sem.local.uncount(l)
-	l.sem.stats.lost.Add(1)
-	switch why {
-	case revoked:
-		l.sem.stats.revoked.Add(1)
-	case expired, restoredLate:
-		l.sem.stats.expired.Add(1)
+	l.abandon()
+	all := l.with.Load()
+	switch {
+	case all != nil:
+		if all.told.CompareAndSwap(false, true) {
+			l.tellLoss(why)
+		}
+		all.lose(l)
+	case !l.part: // else its call takes it again
+		l.tellLoss(why)
 	}
-	l.sem.renewer.giveBack(l)
-	l.sem.opt.Logger.Warn("gotsem: lease lost", "id", l.id, "why", why.String())
 }
 
-// Release gives the slots back; the head of the line has them at once. Releasing
-// twice, or what was lost, is a no-op, so that a deferred Release is always safe.
+// abandon has the slots of a lost lease released in the background.
+func (l *Lease) abandon() {
+	l.sem.local.uncount(l)
+	l.sem.renewer.giveBack(l)
+}
+
+func (l *Lease) tellLoss(why lossReason) {
+	s := l.sem
+	s.stats.lost.Add(1)
+	switch why {
+	case revoked:
+		s.stats.revoked.Add(1)
+	case expired, restoredLate:
+		s.stats.expired.Add(1)
+	}
+	s.opt.Logger.Warn("gotsem: lease lost", "id", l.id, "why", why.String())
+}
+
+// Release gives the slots back, of all ids; the heads of the lines have them at once.
+// Releasing twice, or what was lost, is a no-op, so that a deferred Release is always
+// safe.
 //
 // It does not end early with ctx, whose values alone it takes, and waits for the store
 // at most StoreTimeout, a renewal that is under way included. An error says that the
 // store did not answer: the release is then tried again in the background, and the
 // slots lapse within one TTL at the latest.
 func (l *Lease) Release(ctx context.Context) error {
+	if all := l.with.Load(); all != nil {
+		return all.release(ctx)
+	}
 	if !l.end(released) {
 		return nil
 	}
@@ -261,22 +314,9 @@ func (l *Lease) Release(ctx context.Context) error {
 		return nil
 	}
 	s.stats.released.Add(1)
-	// A renewal that is under way must not overtake the release: it could put back
-	// what was given back. Waiting for it takes of the same budget.
-	budget := s.opt.StoreTimeout
-	if renewing := s.renewer.remove(l); renewing != nil {
-		if budget = s.awaitRenewal(renewing, budget); budget <= 0 {
-			s.local.uncount(l)
-			s.renewer.giveBack(l)
-			if s.opt.AsyncRelease {
-				return nil
-			}
-			return s.late(&unavailable{id: l.id, cause: errRenewing})
-		}
-	}
-	if l.since > 0 && s.drains.wanted.Load() {
-		now := s.now()
-		s.drains.released(l.id, now-l.since, now)
+	budget, err := l.settleRenewal(s.opt.StoreTimeout)
+	if err != nil {
+		return asked(err)
 	}
 	inStore := !s.local.uncount(l)
 	r := s.releases.Get().(*store.Release)
@@ -287,17 +327,57 @@ func (l *Lease) Release(ctx context.Context) error {
 	if s.opt.AsyncRelease {
 		s.gate.releaseAsync(r)
 	} else if _, err := s.gate.release(detached(ctx), r); err != nil {
-		p := &pendingRelease{id: l.id, slotID: l.slotID, inDoubt: inDoubt}
-		if inStore && !mayHaveArrived(err) {
-			p.lease = l
-		}
-		s.gate.backlog.put(p)
-		return s.late(err)
+		return l.owe(err, inStore)
 	}
 	if inDoubt {
 		s.gate.backlog.add(l.id, l.slotID, true)
 	}
 	return nil
+}
+
+// settleRenewal has l, which is over, renewed no more, and returns what is left of
+// budget. A renewal that is under way must not overtake the release: it could put back
+// what was given back. Waiting for it takes of the same budget. An error says that it
+// was not answered: then l is released when it is.
+func (l *Lease) settleRenewal(budget time.Duration) (left time.Duration, err error) {
+	s := l.sem
+	if renewing := s.renewer.remove(l); renewing != nil {
+		if budget = s.awaitRenewal(renewing, budget); budget <= 0 {
+			s.local.uncount(l)
+			s.renewer.giveBack(l)
+			if s.opt.AsyncRelease {
+				return 0, errInBackground
+			}
+			return 0, s.late(&unavailable{id: l.id, cause: errRenewing})
+		}
+	}
+	if l.since > 0 && s.drains.wanted.Load() {
+		now := s.now()
+		s.drains.released(l.id, now-l.since, now)
+	}
+	return budget, nil
+}
+
+// owe has l, whose release failed with err, released in the background. inStore: the
+// store may know of it.
+func (l *Lease) owe(err error, inStore bool) error {
+	p := &pendingRelease{slotOf: slotOf{l.id, l.slotID}, inDoubt: l.inDoubt.Load()}
+	if inStore && !mayHaveArrived(err) {
+		p.lease = l
+	}
+	l.sem.gate.backlog.put(p)
+	return l.sem.late(err)
+}
+
+// errInBackground is no error: with AsyncRelease nobody waits.
+var errInBackground = errors.New("gotsem: released in the background")
+
+// asked is the error for whoever releases.
+func asked(err error) error {
+	if err == errInBackground {
+		return nil
+	}
+	return err
 }
 
 var errRenewing = errors.New("a renewal that was under way was not answered in time")

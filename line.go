@@ -18,11 +18,12 @@ type line struct {
 // waiter is one call of Acquire that waits.
 type waiter struct {
 	id    string
+	holds bool              // slots of other ids, under the same slot id
 	woken chan store.Wakeup // one fits in
 }
 
 // join makes a waiter known. It returns nil if the line was closed.
-func (l *line) join(id, slotID string) chan store.Wakeup {
+func (l *line) join(id, slotID string, holds bool) chan store.Wakeup {
 	woken := make(chan store.Wakeup, 1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -32,7 +33,7 @@ func (l *line) join(id, slotID string) chan store.Wakeup {
 	if l.waiters == nil {
 		l.waiters = make(map[string]waiter)
 	}
-	l.waiters[slotID] = waiter{id, woken}
+	l.waiters[slotID] = waiter{id, holds, woken}
 	return woken
 }
 
@@ -72,16 +73,15 @@ func (l *line) close(ctx context.Context) {
 	}
 }
 
-// wake passes a wake-up to its waiter, and returns the id that it waits for. Without
-// such a waiter ok is false.
-func (l *line) wake(w store.Wakeup) (id string, ok bool) {
+// wake passes a wake-up to its waiter. Without such a waiter ok is false.
+func (l *line) wake(w store.Wakeup) (one waiter, ok bool) {
 	l.mu.Lock()
-	waiter, ok := l.waiters[w.SlotID]
+	one, ok = l.waiters[w.SlotID]
 	l.mu.Unlock()
 	if ok {
-		waiter.wake(w)
+		one.wake(w)
 	}
-	return waiter.id, ok
+	return one, ok
 }
 
 func (w waiter) wake(up store.Wakeup) {

@@ -109,29 +109,60 @@ func (l *local) share(id string, limit int) int {
 }
 
 // admit makes a lease without the store, or returns nil.
-func (l *local) admit(ctx context.Context, r *store.Request) *Lease {
+func (l *local) admit(ctx context.Context, r *request) *Lease {
 	s := l.sem
 	now := s.now()
 	if old := s.gate.backlog.takeOver(r.ID, r.Weight, now); old != nil {
 		taken := store.Request{ID: old.id, SlotID: old.slotID, Weight: old.weight}
 		lease := s.newLease(ctx, &taken, byStore, store.Decision{Limit: old.limit, Fence: old.fence}, now)
 		lease.trust.Store(old.trust.Load()) // and no longer: the store counts from its renewal
+		lease.part = r.part != nil
 		s.keep(lease, now)
 		return lease
 	}
-	l.mu.Lock()
-	// Looked at with mu held: what is registered when the store is back frees no share.
-	if s.gate.silence(r.ID) < s.opt.TTL || l.held[r.ID]+r.Weight > l.share(r.ID, r.Limit) {
-		l.mu.Unlock()
+	asked := [maxLevels]store.Request{r.Request}
+	all := asked[:1]
+	if r.part != nil { // the shares of all levels whose server is away, or none
+		for _, further := range r.part.further(r.ID) {
+			if s.gate.silence(further.ID) >= s.opt.TTL {
+				all = append(all, further)
+			}
+		}
+	}
+	if !l.reserve(all) {
 		return nil
 	}
-	l.count(r.ID, r.Weight)
-	l.mu.Unlock()
-	// Under a slot id of its own: the store may still carry out the request.
-	own := store.Request{ID: r.ID, SlotID: s.slotID(), Weight: r.Weight}
-	lease := s.newLease(ctx, &own, byLocal, store.Decision{Limit: r.Limit}, now)
-	s.keep(lease, now)
-	return lease
+	slotID := s.slotID() // one of its own: the store may still carry out the request
+	var first *Lease
+	for i := range all {
+		own := store.Request{ID: all[i].ID, SlotID: slotID, Weight: all[i].Weight}
+		lease := s.newLease(ctx, &own, byLocal, store.Decision{Limit: all[i].Limit}, now)
+		lease.part = r.part != nil
+		s.keep(lease, now)
+		if i == 0 {
+			first = lease
+		} else {
+			r.part.admitted = append(r.part.admitted, lease)
+		}
+	}
+	return first
+}
+
+// reserve counts what is asked for, if there is a share of all of it.
+func (l *local) reserve(all []store.Request) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// Looked at with mu held: what is registered when the store is back frees no share.
+	for i := range all {
+		r := &all[i]
+		if l.sem.gate.silence(r.ID) < l.sem.opt.TTL || l.held[r.ID]+r.Weight > l.share(r.ID, r.Limit) {
+			return false
+		}
+	}
+	for i := range all {
+		l.count(all[i].ID, all[i].Weight)
+	}
+	return true
 }
 
 // keep keeps a lease whose time is over, if the store is away and the lease is

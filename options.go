@@ -49,6 +49,12 @@ type Options struct {
 	// limit. Negative: nobody waits, and Acquire refuses like Try.
 	Queue int
 
+	// QueueFunc is asked how many may wait for an id, as LimitFunc is for its limit, and
+	// its answers are remembered as those are. Zero or less, an error, or no answer
+	// within a second: Queue; for the further ids of a call (Also) at least 1,000, since
+	// who stands there has passed a narrower limit, and is bounded by it.
+	QueueFunc func(ctx context.Context, id string) (int, error)
+
 	// Outage is what happens while the store cannot be asked.
 	Outage Outage
 

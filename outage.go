@@ -51,19 +51,23 @@ func (s *Semaphore) failsOpen(ctx context.Context, r *store.Request, err error) 
 	if s.opt.Outage != Open || r.Limit <= 0 || !errors.Is(err, ErrUnavailable) || over(ctx) != nil {
 		return false
 	}
-	s.stats.failedOpen.Add(1)
 	return true
 }
 
 // policy is what the outage policy makes of err, why the store did not answer: a lease,
 // or err.
-func (s *Semaphore) policy(ctx context.Context, r *store.Request, err error) (*Lease, error) {
-	if s.failsOpen(ctx, r, err) {
+func (s *Semaphore) policy(ctx context.Context, r *request, err error) (*Lease, error) {
+	if s.failsOpen(ctx, &r.Request, err) {
+		if r.part == nil {
+			s.stats.failedOpen.Add(1)
+		}
 		return s.openLease(ctx, r), nil
 	}
 	if s.opt.Outage == Local && errors.Is(err, ErrUnavailable) && over(ctx) == nil {
 		if lease := s.local.admit(ctx, r); lease != nil {
-			s.stats.local.Add(1)
+			if r.part == nil {
+				s.stats.local.Add(1)
+			}
 			return lease, nil
 		}
 	}
@@ -75,10 +79,12 @@ func (s *Semaphore) policy(ctx context.Context, r *store.Request, err error) (*L
 const failedOpenID = "gotsem-failed-open"
 
 // openLease is what Outage Open admits with.
-func (s *Semaphore) openLease(ctx context.Context, r *store.Request) *Lease {
+func (s *Semaphore) openLease(ctx context.Context, r *request) *Lease {
 	open := store.Request{ID: r.ID, SlotID: failedOpenID, Weight: r.Weight}
 	l := s.newLease(ctx, &open, byOpen, store.Decision{}, s.now())
-	s.stats.held.Add(1)
+	if l.part = r.part != nil; !l.part {
+		s.stats.held.Add(1)
+	}
 	s.opens.add(l)
 	return l
 }

@@ -161,7 +161,11 @@ func (k *renewer) answered(l *Lease, r *store.Renewal, a store.RenewResult, sent
 	s.local.heartbeat()
 	// The store's count began no earlier than the sending.
 	trust := sent + a.Waited + s.opt.TTL - margin(s.opt.TTL)
-	k.settle(l, now+k.jittered(), func() {
+	next := now + k.jittered()
+	if l.part { // renewed with those of its other ids, so that it stays with them
+		next = now + k.every
+	}
+	k.settle(l, next, func() {
 		if l.renewal.flights == 0 {
 			l.inDoubt.Store(false)
 		}

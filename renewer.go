@@ -136,12 +136,40 @@ func (k *renewer) suspect(slotID string) {
 	list := k.listOf(slotID)
 	list.mu.Lock()
 	defer list.mu.Unlock()
+	var suspects []*Lease
 	for l := list.first; l != nil; l = l.next {
-		if l.slotID == slotID {
-			k.hasten(list, l)
-			k.wake()
-			return
+		if l.slotID == slotID { // of several ids, all that have it
+			suspects = append(suspects, l)
 		}
+	}
+	for _, l := range suspects {
+		k.hasten(list, l)
+	}
+	if len(suspects) > 0 {
+		k.wake()
+	}
+}
+
+// align has the leases of several ids renewed together from now on: when the first of
+// them is due.
+func (k *renewer) align(leases []*Lease) {
+	due := forever
+	for _, l := range leases {
+		list := k.list(l)
+		list.mu.Lock()
+		if l.kept {
+			due = min(due, l.due)
+		}
+		list.mu.Unlock()
+	}
+	for _, l := range leases {
+		list := k.list(l)
+		list.mu.Lock()
+		if l.kept && l.due != due && l.renewal.flights == 0 {
+			list.unlink(l)
+			list.insert(l, due)
+		}
+		list.mu.Unlock()
 	}
 }
 

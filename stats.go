@@ -21,6 +21,7 @@ type Stats struct {
 	Revoked     uint64 // of those, taken away by Revoke or Clear
 	Expired     uint64 // of those, not renewed in time; the others the store had forgotten
 	Renewals    uint64
+	Retaken     uint64 // ids of a call for several that were lost while it waited for a further one, and asked for again
 	Restored    uint64 // leases that the store had forgotten, and has again
 	FailedOpen  uint64 // admitted by Outage Open
 	Local       uint64 // admitted by Outage Local, without the store
@@ -39,7 +40,7 @@ type Stats struct {
 type stats struct {
 	granted, refused, knownFull, queued, gaveUp, released, lost, revoked, expired, renewals, restored,
 	failedOpen, local, unavailable, recovering, storeErrors, outages, leftToLapse atomic.Uint64
-	queueFull, tooHeavy, waitTooLong, waits atomic.Uint64
+	queueFull, tooHeavy, waitTooLong, waits, retaken atomic.Uint64
 
 	held, wait atomic.Int64
 }
@@ -56,7 +57,7 @@ func (s *Semaphore) Stats() Stats {
 		Granted: c.granted.Load(), Refused: c.refused.Load(), KnownFull: c.knownFull.Load(), Queued: c.queued.Load(),
 		GaveUp: c.gaveUp.Load(), Released: c.released.Load(), Lost: c.lost.Load(), Revoked: c.revoked.Load(), Expired: c.expired.Load(), Renewals: c.renewals.Load(),
 		QueueFull: c.queueFull.Load(), TooHeavy: c.tooHeavy.Load(), WaitTooLong: c.waitTooLong.Load(), Waits: c.waits.Load(),
-		Restored: c.restored.Load(), FailedOpen: c.failedOpen.Load(), Local: c.local.Load(),
+		Retaken: c.retaken.Load(), Restored: c.restored.Load(), FailedOpen: c.failedOpen.Load(), Local: c.local.Load(),
 		Unavailable: c.unavailable.Load(), Recovering: c.recovering.Load(), StoreErrors: c.storeErrors.Load(),
 		Outages: c.outages.Load(), Held: int(c.held.Load()), Waiting: s.line.len(), Waited: time.Duration(c.wait.Load()),
 		LeftToLapse: c.leftToLapse.Load(), Down: s.gate.downs.Load() > 0,

@@ -61,7 +61,7 @@ const (
 func (s *Semaphore) wait(ctx context.Context, r *request, maxWait time.Duration) (*Lease, error) {
 	// Known to the line before the store is asked: the wake-up may be quicker than
 	// the answer.
-	woken := s.line.join(r.ID, r.SlotID)
+	woken := s.line.join(r.ID, r.SlotID, r.part != nil)
 	if woken == nil {
 		return nil, ErrClosed
 	}
@@ -169,7 +169,9 @@ func (w *wait) next(ctx context.Context, pause time.Duration) (outcome, bool) {
 			return outcome{left: w.place(), err: fmt.Errorf("gotsem: %q: asking for its limit: %w", w.r.ID, err)}, true
 		}
 	case <-ctx.Done():
-		w.countGivingUp()
+		if context.Cause(ctx) != errPassedLost {
+			w.countGivingUp()
+		}
 		err := fmt.Errorf("gotsem: %q: gave up after %v in line: %w", w.r.ID, w.soFar(), ctx.Err())
 		return outcome{left: w.place(), err: w.withAway(err)}, true
 	case <-s.closing:
@@ -230,7 +232,7 @@ func (w *wait) unanswered(ctx context.Context, cut bool, err error) (d store.Dec
 	again := w.inLine && arrived && errors.Is(err, ErrUnavailable) && s.now() < w.answered+store.Life-s.opt.StoreTimeout
 	retryIn := pollAgain
 	if !again {
-		if o.lease, err = s.policy(ctx, &w.r.Request, err); err == nil {
+		if o.lease, err = s.policy(ctx, w.r, err); err == nil {
 			return d, o, true
 		}
 		if s.opt.Outage != Local || !errors.Is(err, ErrUnavailable) {
@@ -275,6 +277,7 @@ func (w *wait) admitted(lease *Lease) outcome {
 	if w.inLine {
 		w.s.stats.waited(now - w.began)
 	}
+	lease.part = w.r.part != nil
 	w.s.keep(lease, now)
 	return outcome{lease: lease}
 }

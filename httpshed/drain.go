@@ -49,19 +49,18 @@ func newDrains(local bool) *drains {
 	return ds
 }
 
-// begin notes that a request of id was let in.
-func (ds *drains) begin(h *held, id string) {
-	hash := maphash.String(ds.seed, id)
+// begin notes that a request was let in.
+func (ds *drains) begin(h *held, a asker) {
+	hash := maphash.String(ds.seed, a.id)
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
-	d := ds.ids[hash]
-	if d == nil {
-		ds.makeRoom()
-		d = new(drain)
-		ds.ids[hash] = d
+	h.drain = ds.of(hash)
+	h.drain.begin(h.began)
+	for _, id := range a.also {
+		d := ds.of(maphash.String(ds.seed, id))
+		d.begin(h.began)
+		h.more = append(h.more, d)
 	}
-	h.drain = d
-	d.begin(h.began)
 	ds.admitted++
 	ds.held++
 	if h.local != nil {
@@ -69,11 +68,25 @@ func (ds *drains) begin(h *held, id string) {
 	}
 }
 
+// of returns the drain of an id. mu is held.
+func (ds *drains) of(hash uint64) *drain {
+	d := ds.ids[hash]
+	if d == nil {
+		ds.makeRoom()
+		d = new(drain)
+		ds.ids[hash] = d
+	}
+	return d
+}
+
 // end notes that it gave its slot back.
 func (ds *drains) end(h *held, now time.Duration) {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
 	h.drain.end(h.began, now)
+	for _, d := range h.more {
+		d.end(h.began, now)
+	}
 	ds.held--
 	if h.local != nil {
 		ds.local.end(h.began, now)

@@ -21,10 +21,10 @@ func TestDrainsAreBounded(t *testing.T) {
 	t.Parallel()
 	ds := newDrains(false)
 	busy := &held{}
-	ds.begin(busy, "busy")
+	ds.begin(busy, asker{id: "busy"})
 	for i := range 5 * drainsKept {
 		h := &held{began: time.Duration(i)}
-		ds.begin(h, fmt.Sprint(i))
+		ds.begin(h, asker{id: fmt.Sprint(i)})
 		ds.end(h, time.Duration(i+1))
 	}
 	if n := len(ds.ids); n > drainsKept {

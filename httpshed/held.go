@@ -27,6 +27,7 @@ type held struct {
 	local *gotsem.Lease // nil without Options.Local
 	outer *held         // of a Shedder around this one
 	drain *drain
+	more  []*drain // of Options.Also
 	began time.Duration
 
 	shares  atomic.Int32
@@ -46,10 +47,10 @@ type ending struct {
 // heldKey finds a held among the values of a context.
 type heldKey struct{}
 
-func (s *Shedder) hold(ctx context.Context, id string, lease, local *gotsem.Lease) *held {
+func (s *Shedder) hold(ctx context.Context, a asker, lease, local *gotsem.Lease) *held {
 	h := &held{Context: ctx, shed: s, lease: lease, local: local, began: s.now()}
 	h.outer, _ = ctx.Value(heldKey{}).(*held)
-	s.drains.begin(h, id)
+	s.drains.begin(h, a)
 	h.shares.Store(1)
 	h.handler.Store(true)
 	return h

@@ -63,7 +63,19 @@ type Options struct {
 	// gotsem.MaxID. See ByHeader, ByPathValue, Fixed, HashID, Overflow.
 	Key func(*http.Request) (string, error)
 
-	// Weight is how many slots a request takes, of Semaphore and of Local. Nil: 1.
+	// Also, if not nil, names further ids of which the request holds slots: of its
+	// tenant, of a model, of all. Key's is the first and narrowest; they are taken in
+	// the order listed, which is to be the same everywhere (see gotsem.Also). None is
+	// none. An empty id, or a list that gotsem refuses, is a fault of this server, as
+	// it wrote the list: 500, and logged.
+	Also func(*http.Request) []string
+
+	// LevelStatus answers a request for which one of several ids is full: level is its
+	// place, 0 that of Key. Nil: Status for all but the last, and 503 for the last,
+	// where the requests of more than one caller meet.
+	LevelStatus func(level int, id string) int
+
+	// Weight is how many slots a request takes of each id, and of Local. Nil: 1.
 	// An error, or less than 1, is answered like one of Key.
 	Weight func(*http.Request) (int, error)
 

@@ -61,11 +61,13 @@ func (r Reason) String() string {
 // Refusal is one no.
 type Refusal struct {
 	Reason     Reason
-	Status     int   // of the answer
-	RetryAfter int   // the seconds in Retry-After; -1: none was sent
-	Close      bool  // the connection is closed with it
-	Shadow     bool  // Options.Shadow: the request is let through
-	Err        error // what the semaphore, Key or Weight said; it may name the id, and is for logs alone
+	ID         string // which id refused; empty: none, or this server (ServerFull)
+	Level      int    // its place among those of the request: 0 is Key's, see Options.Also
+	Status     int    // of the answer
+	RetryAfter int    // the seconds in Retry-After; -1: none was sent
+	Close      bool   // the connection is closed with it
+	Shadow     bool   // Options.Shadow: the request is let through
+	Err        error  // what the semaphore, Key or Weight said; it may name the id, and is for logs alone
 }
 
 // StatusError is an error of Key or Weight that chooses its answer: 401 for a
@@ -129,38 +131,43 @@ type problem struct {
 // answersOf makes the answers ahead, so that a refusal only writes.
 func answersOf(o Options) (as [reasons]answer) {
 	for reason := range as {
-		p := problem{Status: o.Status, Type: typeQuota}
-		switch Reason(reason) {
-		case Full:
-			p.Title = "Too many at once. Retry-After says when to try again."
-		case LineFull:
-			p.Title = "Too many at once, and too many wait. Retry-After says when to try again."
-		case WaitedTooLong:
-			p.Title = "Too many at once: none came free in time. Retry-After says when to try again."
-		case ServerFull:
-			p.Title = "This server is full. Another connection may lead to one that is not."
-			p.Status, p.Type = o.LocalStatus, typeCapacity
-		case TooHeavy:
-			// 413: "larger than the server is willing to process" (RFC 9110
-			// §15.5.14), which no client or proxy sends again as it is.
-			p.Title = "This asks for more at once than is ever granted. Ask for less."
-			p.Status, p.Type = http.StatusRequestEntityTooLarge, ""
-		case BadRequest:
-			p.Title = "The request does not say whom it is for."
-			p.Status, p.Type = http.StatusBadRequest, ""
-		case ServerFault:
-			p.Title = "This server cannot tell whom the request is for."
-			p.Status, p.Type = http.StatusInternalServerError, ""
-		case Unavailable:
-			p.Title = "The limit cannot be checked at the moment. Retry-After says when to try again."
-			p.Status, p.Type = http.StatusServiceUnavailable, typeCapacity
-		case Recovering:
-			p.Title = "No request is admitted for a moment. Retry-After says when to try again."
-			p.Status, p.Type = http.StatusServiceUnavailable, typeCapacity
-		}
-		as[reason] = p.answer(o)
+		as[reason] = problemOf(Reason(reason), o).answer(o)
 	}
 	return as
+}
+
+// problemOf is what is said of a reason.
+func problemOf(reason Reason, o Options) problem {
+	p := problem{Status: o.Status, Type: typeQuota}
+	switch reason {
+	case Full:
+		p.Title = "Too many at once. Retry-After says when to try again."
+	case LineFull:
+		p.Title = "Too many at once, and too many wait. Retry-After says when to try again."
+	case WaitedTooLong:
+		p.Title = "Too many at once: none came free in time. Retry-After says when to try again."
+	case ServerFull:
+		p.Title = "This server is full. Another connection may lead to one that is not."
+		p.Status, p.Type = o.LocalStatus, typeCapacity
+	case TooHeavy:
+		// 413: "larger than the server is willing to process" (RFC 9110
+		// §15.5.14), which no client or proxy sends again as it is.
+		p.Title = "This asks for more at once than is ever granted. Ask for less."
+		p.Status, p.Type = http.StatusRequestEntityTooLarge, ""
+	case BadRequest:
+		p.Title = "The request does not say whom it is for."
+		p.Status, p.Type = http.StatusBadRequest, ""
+	case ServerFault:
+		p.Title = "This server cannot tell whom the request is for."
+		p.Status, p.Type = http.StatusInternalServerError, ""
+	case Unavailable:
+		p.Title = "The limit cannot be checked at the moment. Retry-After says when to try again."
+		p.Status, p.Type = http.StatusServiceUnavailable, typeCapacity
+	case Recovering:
+		p.Title = "No request is admitted for a moment. Retry-After says when to try again."
+		p.Status, p.Type = http.StatusServiceUnavailable, typeCapacity
+	}
+	return p
 }
 
 func (p problem) answer(o Options) answer {
@@ -184,7 +191,44 @@ func (s *Shedder) answerTo(v *verdict) *answer {
 	if v.reason == BadRequest || v.reason == ServerFault {
 		return s.answerToBad(v.err)
 	}
+	if v.levels > 1 && v.full != nil && v.reason != ServerFull {
+		return s.answerAtLevel(v)
+	}
 	return &s.answers[v.reason]
+}
+
+// answerAtLevel is the answer where one of several ids is full.
+func (s *Shedder) answerAtLevel(v *verdict) *answer {
+	status := s.opt.Status
+	switch {
+	case s.opt.LevelStatus != nil:
+		if status = s.opt.LevelStatus(v.full.Level, v.full.ID); status < 400 || status > 599 {
+			status = s.opt.Status
+		}
+	case v.full.Level == v.levels-1:
+		status = http.StatusServiceUnavailable
+	}
+	a := &s.answers[v.reason]
+	if status == a.status {
+		return a
+	}
+	p := problemOf(v.reason, s.opt)
+	if p.Status = status; status == http.StatusServiceUnavailable {
+		p.Type = typeCapacity // it is no quota of the caller's
+	}
+	own := p.answer(s.opt)
+	return &own
+}
+
+// refusing names the id that refused, and its place.
+func (v *verdict) refusing() (id string, level int) {
+	switch {
+	case v.reason == ServerFull:
+		return "", 0
+	case v.full != nil:
+		return v.full.ID, v.full.Level
+	}
+	return v.id, 0
 }
 
 func (s *Shedder) answerToBad(err error) *answer {
@@ -205,6 +249,7 @@ func (s *Shedder) refuse(w http.ResponseWriter, r *http.Request, v *verdict) {
 	a := s.answerTo(v)
 	now := s.now()
 	no := Refusal{Reason: v.reason, Status: a.status, Close: s.closesFor(r, v, now), Err: v.err}
+	no.ID, no.Level = v.refusing()
 	rest := s.restOf(w, r, &no)
 	if rest != nil && rest.reads {
 		defer s.lingering.Add(-1)
@@ -253,7 +298,8 @@ func (s *Shedder) shadow(r *http.Request, v *verdict) {
 	}
 	s.stats.refused[v.reason].Add(1)
 	if s.opt.OnRefuse != nil {
-		s.opt.OnRefuse(r, Refusal{Reason: v.reason, Status: s.answerTo(v).status, RetryAfter: s.retryAfter(v, false, s.now()), Shadow: true, Err: v.err})
+		id, level := v.refusing()
+		s.opt.OnRefuse(r, Refusal{Reason: v.reason, ID: id, Level: level, Status: s.answerTo(v).status, RetryAfter: s.retryAfter(v, false, s.now()), Shadow: true, Err: v.err})
 	}
 }
 
@@ -290,7 +336,7 @@ func (s *Shedder) retryAfter(v *verdict, closes bool, now time.Duration) int {
 		if v.full == nil { // a limit in time was over before there was an answer
 			return 1 + rand.IntN(3)
 		}
-		return s.drains.retryIn(v.id, v.full, now)
+		return s.drains.retryIn(v.full.ID, v.full, now)
 	case ServerFull:
 		// 0 is "now, elsewhere": where that is where the retry goes.
 		if v.fleet == fleetFree && (closes || s.opt.Close == CloseNever) {

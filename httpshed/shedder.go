@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -86,6 +87,7 @@ const statusClientGone = 499
 // verdict is why a request was not let in.
 type verdict struct {
 	id     string
+	levels int // how many ids the request has
 	reason Reason
 	err    error             // what the semaphore, Key or Weight said
 	full   *gotsem.FullError // the numbers, if it is that
@@ -96,7 +98,7 @@ type verdict struct {
 // admit finds out who asks and takes the slots. Body is what was read ahead of the
 // request's body, nil if nothing was.
 func (s *Shedder) admit(w http.ResponseWriter, r *http.Request) (h *held, body io.ReadCloser, v verdict) {
-	id, weight, err := s.who(r)
+	a, err := s.who(r)
 	if err != nil {
 		return nil, nil, s.notAccepted(err)
 	}
@@ -107,7 +109,7 @@ func (s *Shedder) admit(w http.ResponseWriter, r *http.Request) (h *held, body i
 	if patience > 0 && unread(r) {
 		// The body is read only if there is something to wait for.
 		began := s.now()
-		h, v = s.take(ctx, id, weight, 0)
+		h, v = s.take(ctx, a, 0)
 		if v.full == nil { // let in, or refused for what waiting does not mend
 			return h, nil, v
 		}
@@ -119,28 +121,38 @@ func (s *Shedder) admit(w http.ResponseWriter, r *http.Request) (h *held, body i
 		defer s.queuedBytes.Add(-s.reservation(r))
 		patience -= s.now() - began
 	}
-	h, v = s.take(ctx, id, weight, patience)
+	h, v = s.take(ctx, a, patience)
 	return h, body, v
 }
 
+// asker is what a request asks for: slots of an id, and of further ones.
+type asker struct {
+	id     string
+	also   []string
+	weight int
+}
+
 // who returns what is limited and how much of it the request takes.
-func (s *Shedder) who(r *http.Request) (id string, weight int, err error) {
-	id, err = s.opt.Key(r)
+func (s *Shedder) who(r *http.Request) (a asker, err error) {
+	a.id, err = s.opt.Key(r)
 	switch {
 	case err != nil:
-		return "", 0, err
-	case id == "":
-		return "", 0, errEmptyID
-	case len(id) > gotsem.MaxID:
-		return "", 0, errLongID
+		return a, err
+	case a.id == "":
+		return a, errEmptyID
+	case len(a.id) > gotsem.MaxID:
+		return a, errLongID
 	}
-	if s.opt.Weight == nil {
-		return id, 1, nil
+	a.weight = 1
+	if s.opt.Weight != nil {
+		if a.weight, err = s.opt.Weight(r); err == nil && a.weight < 1 {
+			err = errWeight
+		}
 	}
-	if weight, err = s.opt.Weight(r); err == nil && weight < 1 {
-		err = errWeight
+	if err == nil && s.opt.Also != nil {
+		a.also = s.opt.Also(r)
 	}
-	return id, weight, err
+	return a, err
 }
 
 // notAccepted is the verdict over a request that Key or Weight did not accept.
@@ -172,51 +184,63 @@ var (
 
 // take takes a slot of the fleet's, and one of this server's if it has a cap. While
 // it waits for the one it does not hold the other.
-func (s *Shedder) take(ctx context.Context, id string, weight int, patience time.Duration) (*held, verdict) {
+func (s *Shedder) take(ctx context.Context, a asker, patience time.Duration) (*held, verdict) {
 	var ends time.Duration
 	if patience > 0 {
 		ends = s.now() + patience
 	}
+	server := asker{id: LocalID, weight: a.weight}
 	var local *gotsem.Lease
 	var err error
 	if s.opt.Local != nil {
-		if local, err = acquire(ctx, s.opt.Local, LocalID, weight, patience); err != nil {
-			return nil, s.localVerdict(ctx, id, weight, err)
+		if local, err = acquire(ctx, s.opt.Local, server, patience); err != nil {
+			return nil, s.localVerdict(ctx, a, err)
 		}
 		patience = 0
 	}
-	lease, err := acquire(ctx, s.opt.Semaphore, id, weight, patience)
+	lease, err := acquire(ctx, s.opt.Semaphore, a, patience)
 	if err != nil && local != nil {
 		release(ctx, local)
 		_, full := err.(*gotsem.FullError)
 		if left := ends - s.now(); full && ends > 0 && left > 0 {
-			lease, err = acquire(ctx, s.opt.Semaphore, id, weight, left)
+			lease, err = acquire(ctx, s.opt.Semaphore, a, left)
 			if err == nil {
-				if local, err = acquire(ctx, s.opt.Local, LocalID, weight, 0); err != nil {
+				if local, err = acquire(ctx, s.opt.Local, server, 0); err != nil {
 					release(ctx, lease)
-					return nil, s.localVerdict(ctx, id, weight, err)
+					return nil, s.localVerdict(ctx, a, err)
 				}
 			}
 		}
 	}
 	if err != nil {
-		return nil, judge(ctx, id, err)
+		return nil, s.judge(ctx, a, err)
 	}
 	if ends > 0 && ctx.Err() != nil { // it hung up in the moment that its turn came
 		if local != nil {
 			release(ctx, local)
 		}
 		release(ctx, lease)
-		return nil, judge(ctx, id, ctx.Err())
+		return nil, s.judge(ctx, a, ctx.Err())
 	}
-	return s.hold(ctx, id, lease, local), verdict{}
+	return s.hold(ctx, a, lease, local), verdict{}
 }
 
-func acquire(ctx context.Context, sem *gotsem.Semaphore, id string, weight int, patience time.Duration) (*gotsem.Lease, error) {
-	if patience <= 0 {
-		return sem.Try(ctx, id, gotsem.Weight(weight))
+func acquire(ctx context.Context, sem *gotsem.Semaphore, a asker, patience time.Duration) (*gotsem.Lease, error) {
+	if len(a.also) > 0 {
+		opts := make([]gotsem.Option, 0, 2+len(a.also))
+		opts = append(opts, gotsem.Weight(a.weight), gotsem.MaxWait(patience))
+		for _, id := range a.also {
+			opts = append(opts, gotsem.Also(id, gotsem.Weight(a.weight)))
+		}
+		if patience <= 0 {
+			return sem.Try(ctx, a.id, opts...)
+		}
+		return sem.Acquire(ctx, a.id, opts...)
 	}
-	return sem.Acquire(ctx, id, gotsem.Weight(weight), gotsem.MaxWait(patience))
+	if patience <= 0 {
+		return sem.Try(ctx, a.id, gotsem.Weight(a.weight))
+	}
+	return sem.Acquire(ctx, a.id, gotsem.Weight(a.weight), gotsem.MaxWait(patience))
 }
 
 // release releases a slot. What the store does not take now, gotsem releases
@@ -224,8 +248,8 @@ func acquire(ctx context.Context, sem *gotsem.Semaphore, id string, weight int, 
 func release(ctx context.Context, l *gotsem.Lease) { _ = l.Release(ctx) }
 
 // judge turns what a semaphore said into a verdict.
-func judge(ctx context.Context, id string, err error) verdict {
-	v := verdict{id: id, err: err, reason: Unavailable}
+func (s *Shedder) judge(ctx context.Context, a asker, err error) verdict {
+	v := verdict{id: a.id, levels: 1 + len(a.also), err: err, reason: Unavailable}
 	switch e := err.(type) {
 	case *gotsem.FullError:
 		v.full = e
@@ -250,24 +274,27 @@ func judge(ctx context.Context, id string, err error) verdict {
 		v.reason = WaitedTooLong
 	case over != nil:
 		v.gone = true
+	case errors.Is(err, gotsem.ErrOrder), errors.Is(err, gotsem.ErrIDs):
+		said := StatusError{Status: http.StatusInternalServerError, Text: problemOf(ServerFault, s.opt).Title}
+		return s.notAccepted(fmt.Errorf("%w: %w", &said, err)) // the client is not told which ids
 	}
 	return v
 }
 
 // localVerdict is judge for Options.Local.
-func (s *Shedder) localVerdict(ctx context.Context, id string, weight int, err error) verdict {
-	v := judge(ctx, id, err)
+func (s *Shedder) localVerdict(ctx context.Context, a asker, err error) verdict {
+	v := s.judge(ctx, a, err)
 	if v.full == nil {
 		return v
 	}
 	var usage gotsem.Usage
-	if v.fleet, usage = s.standing(ctx, id, weight); v.fleet != fleetFull {
+	if v.fleet, usage = s.standing(ctx, a.id, a.weight); v.fleet != fleetFull {
 		v.reason = ServerFull
 		return v
 	}
 	// Then no other server would do, and the fleet's numbers count.
 	v.reason = Full
-	v.full = &gotsem.FullError{ID: id, Active: usage.Active, Limit: usage.Limit, Waiting: usage.Waiting, NextLapse: usage.NextIn}
+	v.full = &gotsem.FullError{ID: a.id, Active: usage.Active, Limit: usage.Limit, Waiting: usage.Waiting, NextLapse: usage.NextIn}
 	v.err = v.full
 	return v
 }

@@ -127,7 +127,7 @@ func closeBody(r *http.Request) {
 
 // once sends r once, with a slot that its response holds.
 func (t *Transport) once(r *http.Request, id string) (_ *http.Response, err error) {
-	lease, err := acquire(r.Context(), t.Semaphore, id, 1, t.Wait)
+	lease, err := acquire(r.Context(), t.Semaphore, asker{id: id, weight: 1}, t.Wait)
 	if err != nil {
 		closeBody(r)
 		return nil, fmt.Errorf("httpshed: not sent: %w", err)

@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -29,7 +30,8 @@ type runCmd struct {
 	connection
 	ID          text          `arg:"" help:"What is limited: everything that names the same id shares its slots."`
 	Limit       int           `short:"n" default:"1" placeholder:"N" help:"How many slots the id has (default ${default}). An override by gotsem limit wins."`
-	Weight      int           `default:"1" placeholder:"N" help:"How many slots the command takes (default ${default})."`
+	Weight      int           `default:"1" placeholder:"N" help:"How many slots of ID the command takes (default ${default})."`
+	Also        []further     `sep:"none" placeholder:"ID=N" help:"A further id of which the command holds a slot, and how many that has (default: as --limit; =NxW: W slots of N). May be given several times: the narrowest first, in the same order everywhere."`
 	Wait        time.Duration `default:"30s" help:"The most to wait in line for them, such as 90s or 2h; 0: not at all (default ${default})."`
 	Queue       int           `default:"1000" placeholder:"N" help:"How many may wait in line; further ones are not admitted (default ${default})."`
 	TTL         time.Duration `name:"ttl" default:"30s" help:"How long the slots stay taken if gotsem is killed or Redis cannot be reached; until then they are renewed (default ${default})."`
@@ -43,6 +45,8 @@ type runCmd struct {
 
 func (*runCmd) Help() string {
 	return `  gotsem run nightly -n 4 -- make report
+
+  gotsem run key:42 -n 2 --also tenant:7=5 --also all=40 -- ./export
 
 Waits in line for a slot, runs the command while holding it, and releases it when the command and everything it started have ended (on Linux also processes in other groups or sessions; --command-only does not wait for them). At most N run at once, over all machines that share the Redis.
 
@@ -105,7 +109,7 @@ func (c *runCmd) Run(a *app) error {
 	line := watch(link.store)
 	log := &troubles{w: a.stderr}
 	sem, err := gotsem.New(gotsem.Options{
-		Store: line, Limit: c.Limit, Queue: queueFor(c.Wait, c.Queue), TTL: c.TTL, Label: c.Label,
+		Store: line, Limit: c.Limit, LimitFunc: c.limitOf, Queue: queueFor(c.Wait, c.Queue), TTL: c.TTL, Label: c.Label,
 		// The command never runs without its slots. Nobody is in a hurry here: a
 		// call has long enough to get over a reconnect.
 		Outage: gotsem.Closed, StoreTimeout: min(5*time.Second, c.TTL/3),
@@ -193,11 +197,15 @@ func (c *runCmd) acquire(a *app, link *link, sem *gotsem.Semaphore, line *watche
 // --wait: it is longer than most waits, and nobody's fault.
 func (c *runCmd) ask(ctx context.Context, a *app, sem *gotsem.Semaphore, line *watched, ok func()) (*gotsem.Lease, error) {
 	defer ok()
+	opts := []gotsem.Option{gotsem.Weight(c.Weight)}
+	for _, f := range c.Also {
+		opts = append(opts, gotsem.Also(f.id, gotsem.Weight(f.weight)))
+	}
 	if c.Wait == 0 {
-		return sem.Try(ctx, string(c.ID), gotsem.Weight(c.Weight))
+		return sem.Try(ctx, string(c.ID), opts...)
 	}
 	wait := c.Wait
-	lease, err := sem.Try(ctx, string(c.ID), gotsem.Weight(c.Weight))
+	lease, err := sem.Try(ctx, string(c.ID), opts...)
 	ok()
 	recovering := (*gotsem.RecoveringError)(nil)
 	switch {
@@ -216,7 +224,48 @@ func (c *runCmd) ask(ctx context.Context, a *app, sem *gotsem.Semaphore, line *w
 		}
 	}
 	line.wait(time.Now().Add(wait))
-	return sem.Acquire(ctx, string(c.ID), gotsem.Weight(c.Weight), gotsem.MaxWait(wait))
+	return sem.Acquire(ctx, string(c.ID), append(opts, gotsem.MaxWait(wait))...)
+}
+
+// further is an id of --also.
+type further struct {
+	id            string
+	limit, weight int // limit 0: that of --limit
+}
+
+// UnmarshalText takes ID, ID=LIMIT or ID=LIMITxWEIGHT. An id may contain "=": what stands
+// behind the last counts as numbers only if it is some.
+func (f *further) UnmarshalText(b []byte) error {
+	*f = further{id: string(b), weight: 1}
+	at := strings.LastIndexByte(f.id, '=')
+	if at < 0 {
+		return nil
+	}
+	limit, weight, weighted := strings.Cut(f.id[at+1:], "x")
+	n, err := strconv.Atoi(limit)
+	if err != nil {
+		return nil
+	}
+	if weighted {
+		if f.weight, err = strconv.Atoi(weight); err != nil || f.weight < 1 {
+			return fmt.Errorf("%s: the weight behind x: a number, at least 1", printable(f.id))
+		}
+	}
+	if n < 1 {
+		return fmt.Errorf("%s: the limit behind =: at least 1", printable(f.id))
+	}
+	f.id, f.limit = f.id[:at], n
+	return nil
+}
+
+// limitOf is the limit of an id of the call, as the command line says.
+func (c *runCmd) limitOf(_ context.Context, id string) (int, error) {
+	for _, f := range c.Also {
+		if f.id == id && f.limit > 0 {
+			return f.limit, nil
+		}
+	}
+	return c.Limit, nil
 }
 
 // display shows on a terminal how the waiting goes, until done is called.
@@ -242,11 +291,11 @@ func (c *runCmd) display(ctx context.Context, a *app, sem *gotsem.Semaphore, lin
 			case <-line.moved:
 			case <-tick.C:
 			}
-			d := line.decision()
+			d, id := line.decision()
 			if d.Outcome != store.Waiting && d.Outcome != store.Recovering {
 				continue
 			}
-			text := c.progress(ctx, sem, d, time.Since(began))
+			text := c.progress(ctx, sem, id, d, time.Since(began))
 			if width, _, err := term.GetSize(fd); err == nil && len(text) >= width {
 				text = strings.ToValidUTF8(text[:max(0, width-1)], "")
 			}
@@ -258,13 +307,13 @@ func (c *runCmd) display(ctx context.Context, a *app, sem *gotsem.Semaphore, lin
 }
 
 // progress is the waiting in one line.
-func (c *runCmd) progress(ctx context.Context, sem *gotsem.Semaphore, d store.Decision, waited time.Duration) string {
-	text := fmt.Sprintf("gotsem: waiting for %s, %v of %v: ", printable(string(c.ID)), waited.Round(time.Second), c.Wait)
+func (c *runCmd) progress(ctx context.Context, sem *gotsem.Semaphore, id string, d store.Decision, waited time.Duration) string {
+	text := fmt.Sprintf("gotsem: waiting for %s, %v of %v: ", printable(id), waited.Round(time.Second), c.Wait)
 	if d.Outcome == store.Recovering {
 		return text + fmt.Sprintf("the store lost its memory, holders have %v to re-register", d.RetryIn.Round(time.Second))
 	}
 	text += fmt.Sprintf("place %d of %d in line, %d of %d held", d.Place, d.Waiting, d.Active, d.Limit)
-	holders, err := sem.Holders(ctx, string(c.ID))
+	holders, err := sem.Holders(ctx, id)
 	if err != nil {
 		return text // it is only for show
 	}

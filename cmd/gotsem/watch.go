@@ -21,6 +21,7 @@ type watched struct {
 
 	mu       sync.Mutex
 	last     store.Decision
+	id       string    // that it was about
 	answered bool      // Redis has been there
 	until    time.Time // patience ends
 }
@@ -45,7 +46,7 @@ func (w *watched) Acquire(ctx context.Context, r *store.Request) (store.Decision
 		d, err := w.Store.Acquire(ctx, r)
 		w.mu.Lock()
 		if err == nil {
-			w.last, w.answered = d, true
+			w.last, w.id, w.answered = d, r.ID, true
 		}
 		left := time.Until(w.until)
 		patient := w.answered && left > 0 && !errors.Is(err, store.ErrConfig)
@@ -73,8 +74,9 @@ func (w *watched) Acquire(ctx context.Context, r *store.Request) (store.Decision
 	}
 }
 
-func (w *watched) decision() store.Decision {
+// decision is the last one, and the id that it was about.
+func (w *watched) decision() (store.Decision, string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.last
+	return w.last, w.id
 }

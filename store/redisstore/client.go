@@ -38,7 +38,7 @@ type client struct {
 	perID    bool                  // keys of different ids do not go into one call
 	once     redis.UniversalClient // nil, or the same client where a command is sent once, whatever becomes of it
 	twin     interface{ Close() error }
-	open     *connections          // of the twin
+	open     *connections // of the twin
 
 	reloaded atomic.Int64 // when the Cluster was last asked who serves what, Unix ms
 	left     leftBehind

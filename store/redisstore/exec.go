@@ -116,7 +116,7 @@ func (e *executor) resendBroken(ctx context.Context, f *frame, err error) error 
 		c.each(func(o *op) {
 			o.firstAttempt = false
 			if o.verb.takes() {
-				e.resent.add(o.slot, o.due)
+				e.resent.add(asking{o.id, o.slot}, o.due)
 			}
 		})
 	}

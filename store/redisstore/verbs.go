@@ -91,7 +91,7 @@ func (s *Store) giveBackTwice(o *op) {
 		return
 	}
 	again := question{verb: o.verb, id: o.id, slot: o.slot, grace: o.grace, budget: o.budget}
-	s.exec.resent.released(o.slot, func() {
+	s.exec.resent.released(asking{o.id, o.slot}, func() {
 		o := s.op(again.verb, again.id, again.slot, again.budget)
 		o.grace, o.async = again.grace, func(_, _ string, _ error) {}
 		s.batcherNow(o).submit(o)

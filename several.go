@@ -1,0 +1,356 @@
+package gotsem
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem/store"
+)
+
+// maxLevels is how many ids one lease may have.
+const maxLevels = 8
+
+// furtherQueue is how many may wait for a further id where nothing else is said: who
+// stands there has passed a narrower limit, and is bounded by it.
+const furtherQueue = 1000
+
+// Also asks for slots of a further id, as parts of the same lease: the lease is held when
+// all of its ids are, is renewed, lost and released as one. opts may be a Weight. A call
+// has at most 8 ids, each once.
+//
+// The ids are taken in the order listed, which is to be from the narrowest limit to the
+// widest, and the same in all calls of all processes: the key, then the tenant, then all.
+// Acquire waits for one id at a time, in a new place of its line, and meanwhile holds
+// those before it. Two calls that list the same two ids in different orders could wait
+// for each other: within a process the second order is refused with ErrOrder.
+//
+// Which id refused, FullError.ID and FullError.Level say. docs/limits.md says which ids
+// to list, and how long their lines should be.
+func Also(id string, opts ...Option) Option {
+	o := Option{kind: optAlso, id: id, weight: 1}
+	for _, opt := range opts {
+		if opt.kind == optWeight {
+			o.weight = opt.weight
+		} else {
+			o.kind = optAlsoBad
+		}
+	}
+	return o
+}
+
+var errAlso = errors.New("gotsem: Also takes no option but Weight: the others are of the whole call")
+
+// level is one of the ids of a call.
+type level struct {
+	id     string
+	weight int
+	limit  int
+	queue  int // how many may wait for it; 0: this call does not wait
+}
+
+// severally is one call that asks for several ids. It is as if Acquire were called for
+// each, in the order listed: so what holds for one id holds for each of them. It adds
+// that they are held together.
+type severally struct {
+	s      *Semaphore
+	slotID string // the same at all levels, but for those taken again
+	levels []level
+	ends   time.Duration // by MaxWait
+	asked  int           // levels that were asked for at least once
+
+	parked   []*Lease // of the levels passed, in their order
+	admitted []*Lease // of further levels, by Outage Local, all at once
+}
+
+// acquireAll takes a lease of id and of the further ones of c.
+func (s *Semaphore) acquireAll(ctx context.Context, id string, c callOptions, waits bool) (*Lease, error) {
+	v := &severally{s: s, ends: math.MaxInt64}
+	if err := v.plan(ctx, id, c, waits); err != nil {
+		return nil, err
+	}
+	s.listen()
+	v.slotID = s.slotID()
+	if began := s.now(); c.maxWait < v.ends-began {
+		v.ends = began + c.maxWait
+	}
+	for len(v.parked) < len(v.levels) {
+		at := len(v.parked)
+		lease, err := v.take(ctx, at)
+		if lost := v.lost(); lost < at && ctx.Err() == nil {
+			// Those beyond it go back too: who waits holds narrower levels only.
+			if lease != nil {
+				v.parked = append(v.parked, lease)
+			}
+			s.stats.retaken.Add(1)
+			v.giveBack(ctx, lost)
+			v.slotID, v.asked = s.slotID(), lost // what releases the lost one must not release this
+			continue
+		}
+		if err != nil {
+			v.giveBack(ctx, 0)
+			return nil, atLevel(err, at)
+		}
+		v.parked = append(v.parked, lease)
+	}
+	return v.link(ctx), nil
+}
+
+// plan makes the levels of c, and refuses what no store need be asked about.
+func (v *severally) plan(ctx context.Context, id string, c callOptions, waits bool) error {
+	v.levels = append(make([]level, 0, 1+len(c.also)), level{id: id, weight: c.weight})
+	for _, o := range c.also {
+		if o.kind == optAlsoBad {
+			return fmt.Errorf("%w (%q)", errAlso, o.id)
+		}
+		v.levels = append(v.levels, level{id: o.id, weight: o.weight})
+	}
+	if n := len(v.levels); n > maxLevels {
+		return fmt.Errorf("%w: %q and %d others: at most %d", ErrIDs, id, n-1, maxLevels)
+	}
+	for i := range v.levels {
+		l := &v.levels[i]
+		if slices.ContainsFunc(v.levels[:i], func(other level) bool { return other.id == l.id }) {
+			return fmt.Errorf("%w: %q is listed twice: give it the weight of both", ErrIDs, l.id)
+		}
+		var err error
+		if l.limit, err = v.s.admissible(ctx, l.id, l.weight, !waits); err != nil {
+			return atLevel(err, i)
+		}
+		if waits {
+			if l.queue, err = v.s.queueOf(ctx, l.id, l.limit, i); err != nil {
+				return err
+			}
+		}
+	}
+	return v.s.order.check(v.levels)
+}
+
+// take takes one level, by the ways in which a call for one id does.
+func (v *severally) take(ctx context.Context, at int) (*Lease, error) {
+	s, l := v.s, v.levels[at]
+	if i := slices.IndexFunc(v.admitted, func(a *Lease) bool { return a.id == l.id }); i >= 0 {
+		lease := v.admitted[i]
+		v.admitted = slices.Delete(v.admitted, i, i+1)
+		return lease, nil
+	}
+	r := s.plainRequest(l.id, l.weight, l.limit)
+	defer s.requests.Put(r)
+	defer func() { r.part = nil }()
+	r.SlotID, r.part = v.slotID, v
+	r.FirstAttempt = at >= v.asked
+	v.asked = max(v.asked, at+1)
+	left := v.ends - s.now()
+	if l.queue > 0 && left > 0 {
+		r.Queue = l.queue
+		// Whoever loses a level that it has passed need not wait for those beyond.
+		waiting, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		for _, p := range v.parked {
+			defer context.AfterFunc(p.Context(), func() { cancel(errPassedLost) })()
+		}
+		return s.wait(waiting, r, left)
+	}
+	return s.try(ctx, r)
+}
+
+// errPassedLost ends the wait for a level when one before it was lost.
+var errPassedLost = errors.New("gotsem: a level before it was lost")
+
+// lost returns the first level passed that is not held any more, or how many were passed.
+func (v *severally) lost() int {
+	for i, l := range v.parked {
+		if l.look(); l.state.Load() != held {
+			return i
+		}
+	}
+	return len(v.parked)
+}
+
+// giveBack releases the levels passed from that one on, and what was admitted ahead.
+func (v *severally) giveBack(ctx context.Context, from int) {
+	var leases []*Lease
+	for _, l := range append(v.parked[from:], v.admitted...) {
+		if l.end(released) {
+			leases = append(leases, l)
+		}
+	}
+	v.parked, v.admitted = v.parked[:from], nil
+	_ = v.s.releaseAll(ctx, leases) // what fails here is released later
+}
+
+// further are the requests for the levels beyond that id, for an outage policy that
+// admits to all of them or to none.
+func (v *severally) further(id string) (rs []store.Request) {
+	at := slices.IndexFunc(v.levels, func(l level) bool { return l.id == id })
+	for _, l := range v.levels[at+1:] {
+		rs = append(rs, store.Request{ID: l.id, Weight: l.weight, Limit: l.limit})
+	}
+	return rs
+}
+
+// atLevel has a FullError say at which level it is.
+func atLevel(err error, at int) error {
+	if full, ok := err.(*FullError); ok && at > 0 {
+		own := *full // the one that is remembered is shared
+		own.Level = at
+		return &own
+	}
+	return err
+}
+
+// levels are the leases of one call, one for each of its ids, which are held together.
+// The first is the one that the caller has.
+type levels struct {
+	leases []*Lease
+	over   atomic.Bool // it is not counted as held any more
+	told   atomic.Bool // its loss was counted and logged
+}
+
+// link makes one lease of those of all levels.
+func (v *severally) link(ctx context.Context) *Lease {
+	s, all := v.s, &levels{leases: v.parked}
+	s.stats.held.Add(1)
+	if all.openly() {
+		s.stats.failedOpen.Add(1)
+	} else {
+		s.stats.granted.Add(1)
+	}
+	if slices.ContainsFunc(all.leases, func(l *Lease) bool { return l.basis.Load() == byLocal }) {
+		s.stats.local.Add(1)
+	}
+	for _, l := range all.leases {
+		l.mu.Lock()
+		l.parent = ctx // of this call, and not of the wait for one level
+		l.mu.Unlock()
+		l.with.Store(all)
+	}
+	for _, l := range all.leases { // one may have been lost a moment ago, by itself
+		if state := l.state.Load(); state != held {
+			all.end()
+			if state == lost {
+				all.lose(l)
+			}
+		}
+	}
+	s.renewer.align(all.leases)
+	return all.leases[0]
+}
+
+// end has the lease counted as held no more, once.
+func (a *levels) end() {
+	if a.over.CompareAndSwap(false, true) {
+		a.leases[0].sem.stats.held.Add(-1)
+	}
+}
+
+// openly reports whether a level was admitted by Outage Open.
+func (a *levels) openly() bool {
+	return slices.ContainsFunc(a.leases, func(l *Lease) bool { return l.basis.Load() == byOpen })
+}
+
+// lose ends the other levels with the one that was lost.
+func (a *levels) lose(first *Lease) {
+	for _, l := range a.leases {
+		l.why.CompareAndSwap(nil, first.why.Load())
+		if l.end(lost) {
+			l.abandon()
+		}
+	}
+}
+
+// release gives all levels back, at once.
+func (a *levels) release(ctx context.Context) error {
+	if !a.leases[0].end(released) {
+		return nil
+	}
+	leases := a.leases[:1:1]
+	for _, l := range a.leases[1:] {
+		if l.end(released) {
+			leases = append(leases, l)
+		}
+	}
+	first := a.leases[0]
+	if first.basis.Load() != byOpen {
+		first.sem.stats.released.Add(1)
+	}
+	return first.sem.releaseAll(ctx, leases)
+}
+
+// releaseAll gives back the slots of leases that are over, which goes to the store
+// together. The error is the first.
+func (s *Semaphore) releaseAll(ctx context.Context, leases []*Lease) (first error) {
+	budget, began := s.opt.StoreTimeout, s.now()
+	var rs []*store.Release
+	var sent []*Lease
+	for _, l := range leases {
+		if l.basis.Load() == byOpen {
+			s.opens.remove(l)
+			continue
+		}
+		left, err := l.settleRenewal(max(budget-(s.now()-began), 0))
+		if err != nil {
+			first = cmp.Or(first, asked(err))
+			continue
+		}
+		sent = append(sent, l)
+		rs = append(rs, &store.Release{ID: l.id, SlotID: l.slotID, Grace: s.opt.Grace, Budget: max(left, time.Millisecond)})
+	}
+	inStore := make([]bool, len(sent))
+	for i, l := range sent {
+		inStore[i] = !s.local.uncount(l)
+	}
+	if s.opt.AsyncRelease {
+		for _, r := range rs {
+			s.gate.releaseAsync(r)
+		}
+	} else {
+		for i, err := range s.gate.releaseAll(detached(ctx), rs) {
+			if err != nil {
+				first = cmp.Or(first, sent[i].owe(err, inStore[i]))
+			}
+		}
+	}
+	for _, l := range sent {
+		if l.inDoubt.Load() {
+			s.gate.backlog.add(l.id, l.slotID, true)
+		}
+	}
+	return first
+}
+
+// IDs returns the ids of which the lease holds slots, in the order in which they were
+// listed.
+func (l *Lease) IDs() []string {
+	all := l.with.Load()
+	if all == nil {
+		return []string{l.id}
+	}
+	ids := make([]string, len(all.leases))
+	for i, one := range all.leases {
+		ids[i] = one.id
+	}
+	return ids
+}
+
+// FenceOf returns the fence of the lease at one of its ids: see Fence, which is that of
+// the first. It is 0 for any other id.
+func (l *Lease) FenceOf(id string) uint64 {
+	if all := l.with.Load(); all != nil {
+		for _, one := range all.leases {
+			if one.id == id {
+				return one.fence
+			}
+		}
+		return 0
+	}
+	if id == l.id {
+		return l.fence
+	}
+	return 0
+}
