@@ -17,6 +17,7 @@ const MaxID = 4096
 // Option is an option of one call of Try, Acquire or Do.
 type Option struct {
 	id      string // of Also
+	class   Class
 	weight  int
 	maxWait time.Duration
 	kind    uint8
@@ -25,6 +26,7 @@ type Option struct {
 const (
 	optWeight uint8 = iota
 	optMaxWait
+	optClass
 	optAlso
 	optAlsoBad // with what it does not take
 )
@@ -42,6 +44,8 @@ type callOptions struct {
 	weight  int
 	maxWait time.Duration // math.MaxInt64: as long as ctx allows
 	also    []Option      // the further ids
+	class   Class
+	classed bool // As, or Options.Classes, says so
 }
 
 func callOptionsOf(opts []Option) callOptions {
@@ -52,6 +56,8 @@ func callOptionsOf(opts []Option) callOptions {
 			c.weight = o.weight
 		case optMaxWait:
 			c.maxWait = max(0, o.maxWait)
+		case optClass:
+			c.class, c.classed = o.class, true
 		case optAlso, optAlsoBad:
 			c.also = append(c.also, o)
 		}
@@ -69,13 +75,14 @@ func (s *Semaphore) Try(ctx context.Context, id string, opts ...Option) (*Lease,
 	if c.also != nil {
 		return s.acquireAll(ctx, id, c, false)
 	}
-	limit, err := s.admissible(ctx, id, c.weight, true)
+	limit, err := s.admissible(ctx, id, c, true)
 	if err != nil {
 		return nil, err
 	}
 	s.listen()
 	r := s.request(id, c.weight, limit)
 	defer s.requests.Put(r)
+	s.classify(&r.Request, c)
 	return s.try(ctx, r)
 }
 
@@ -102,7 +109,7 @@ func (s *Semaphore) Acquire(ctx context.Context, id string, opts ...Option) (*Le
 	if c.also != nil {
 		return s.acquireAll(ctx, id, c, c.maxWait > 0)
 	}
-	limit, err := s.admissible(ctx, id, c.weight, false)
+	limit, err := s.admissible(ctx, id, c, false)
 	if err != nil {
 		return nil, err
 	}
@@ -115,8 +122,10 @@ func (s *Semaphore) Acquire(ctx context.Context, id string, opts ...Option) (*Le
 	defer s.requests.Put(r)
 	if queue > 0 && c.maxWait > 0 {
 		r.Queue = queue
+		s.classify(&r.Request, c)
 		return s.wait(ctx, r, c.maxWait)
 	}
+	s.classify(&r.Request, c)
 	return s.try(ctx, r)
 }
 
@@ -165,15 +174,19 @@ func (s *Semaphore) Do(ctx context.Context, id string, f func(ctx context.Contex
 
 // admissible refuses what the store need not be asked about, and finds the limit of id.
 // With known, what was refused a moment ago is refused again.
-func (s *Semaphore) admissible(ctx context.Context, id string, weight int, known bool) (limit int, err error) {
+func (s *Semaphore) admissible(ctx context.Context, id string, c callOptions, known bool) (limit int, err error) {
+	weight := c.weight
 	if err := s.sensible(ctx, id, weight); err != nil {
 		return 0, err
+	}
+	if !c.class.Known() {
+		return 0, fmt.Errorf("gotsem: %q: As(%d): there are Sheddable, Batch, Default and Critical", id, int(c.class))
 	}
 	if int64(weight) > store.MaxWeight {
 		return 0, fmt.Errorf("%w: %q: weight %d: at most %d", ErrTooHeavy, id, weight, int64(store.MaxWeight))
 	}
 	if known && s.known != nil {
-		if full := s.known.full(id, weight); full != nil {
+		if full := s.known.full(id, weight, s.shareOf(c)); full != nil {
 			s.stats.refused.Add(1)
 			s.stats.knownFull.Add(1)
 			return 0, full
@@ -363,18 +376,18 @@ func (s *Semaphore) refusal(r *request, d store.Decision, waited time.Duration) 
 	s.countRefusal(d, waited)
 	switch d.Outcome {
 	case store.TooHeavy:
-		return fmt.Errorf("%w: %q: weight %d, limit %d: no release would make room", ErrTooHeavy, r.ID, r.Weight, d.Limit)
+		return fmt.Errorf("%w: %q: weight %d, limit %d: no release would make room", ErrTooHeavy, r.ID, r.Weight, store.ShareOf(d.Limit, r.Share))
 	case store.Recovering:
 		return &RecoveringError{ID: r.ID, RetryAfter: d.RetryIn}
 	}
 	full := &FullError{
-		ID: r.ID, Active: d.Active, Limit: d.Limit, Waiting: d.Waiting, NextLapse: d.RetryIn,
+		ID: r.ID, Active: d.Active, Limit: store.ShareOf(d.Limit, r.Share), Waiting: d.Waiting, NextLapse: d.RetryIn,
 		line: d.Outcome == store.LineFull, waited: waited,
 	}
 	full.RetryAfter = s.drains.retryAfter(full, r.Weight, s.opt.TTL, s.now())
 	s.drains.want()
 	if waited == 0 {
-		s.known.learn(full, r.Weight, r.mark)
+		s.known.learn(full, r.Weight, r.Share, r.mark)
 	}
 	return full
 }

@@ -69,7 +69,7 @@ func NewGotsem(rdb redis.UniversalClient, keyPrefix string, slotTTL time.Duratio
 // is misconfigured (a wrong type at the key, no password, no right) are no
 // outage: not acquired, and logged.
 func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
-	limit, err := s.admissible(ctx, id, 1, true)
+	limit, err := s.admissible(ctx, id, callOptions{weight: 1}, true)
 	if full, ok := err.(*FullError); ok {
 		return AcquireResult{Active: full.Active, Max: full.Limit}
 	} else if err != nil {
@@ -81,6 +81,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
 	r.SlotID = r.ids.next()
 	defer s.requests.Put(r)
 	r.Plain = true
+	s.classify(&r.Request, callOptions{})
 	d, err := s.askOnce(ctx, r)
 	switch {
 	case err == nil && d.Outcome == store.Granted:

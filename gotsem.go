@@ -24,6 +24,7 @@ type Semaphore struct {
 	limits  *limits
 	queues  *limits // nil: no QueueFunc
 	order   order
+	classes classes
 	gate    *gate
 	line    line
 	renewer renewer
@@ -83,6 +84,7 @@ func newSemaphore(o Options) *Semaphore {
 		timeout: o.StoreTimeout, ttl: o.TTL, grace: o.Grace, log: o.Logger,
 		reportFrom: math.MaxInt64, onBack: s.local.storeIsBack, onFree: func(string) {},
 	}
+	s.classes = newClasses(o.Classes)
 	if o.QueueFunc != nil {
 		s.queues = newLimits(0, o.QueueFunc, o.Logger)
 	}

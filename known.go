@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ashfaqjani916/gotsem/store"
 )
 
 // knownFull remembers refusals for a short while, so that the next one costs
@@ -26,6 +28,7 @@ type knownFull struct {
 type knownEntry struct {
 	full   *FullError // shared by all who are refused: nobody writes into it
 	weight int
+	share  int // of the limit, in thousandths: whoever may take more may find room
 	until  time.Duration
 }
 
@@ -36,15 +39,15 @@ func newKnownFull(keep time.Duration) *knownFull {
 	return &knownFull{keep: keep, start: time.Now(), hash: maphash.MakeSeed(), ids: make(map[string]*knownEntry)}
 }
 
-// full returns the refusal of id for that weight, if one is remembered.
-func (k *knownFull) full(id string, weight int) *FullError {
+// full returns the refusal of id for that weight and share, if one is remembered.
+func (k *knownFull) full(id string, weight, share int) *FullError {
 	if k.some.Load() == 0 {
 		return nil
 	}
 	k.mu.RLock()
 	e := k.ids[id]
 	k.mu.RUnlock()
-	if e == nil || weight < e.weight || time.Since(k.start) >= e.until {
+	if e == nil || weight < e.weight || wholly(share) > wholly(e.share) || time.Since(k.start) >= e.until {
 		return nil
 	}
 	return e.full
@@ -64,7 +67,7 @@ func (k *knownFull) freedOf(id string) *atomic.Uint64 {
 
 // learn remembers the refusal in err, if it is one, unless something was forgotten of
 // its id since mark.
-func (k *knownFull) learn(err error, weight int, mark uint64) {
+func (k *knownFull) learn(err error, weight, share int, mark uint64) {
 	full, ok := err.(*FullError)
 	if k == nil || !ok || full.line {
 		return
@@ -78,12 +81,20 @@ func (k *knownFull) learn(err error, weight int, mark uint64) {
 	if len(k.ids) >= knownMax {
 		clear(k.ids)
 	}
-	k.ids[full.ID] = &knownEntry{full: full, weight: weight, until: time.Since(k.start) + keep}
+	k.ids[full.ID] = &knownEntry{full: full, weight: weight, share: share, until: time.Since(k.start) + keep}
 	k.some.Store(int64(len(k.ids)))
 	if k.mark(full.ID) != mark { // looked at last: forget counts first, and looks at some then
 		delete(k.ids, full.ID)
 		k.some.Store(int64(len(k.ids)))
 	}
+}
+
+// wholly is a share where 0 says all.
+func wholly(share int) int {
+	if share == 0 {
+		return store.WholeShare
+	}
+	return share
 }
 
 func (k *knownFull) forget(id string) {

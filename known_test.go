@@ -123,7 +123,7 @@ func TestKnownFullIsBounded(t *testing.T) {
 	s := open(t, Options{Limit: 1, KnownFull: time.Hour, LimitFunc: nil})
 	for i := range knownMax + 10 {
 		id := fmt.Sprint("id", i)
-		s.known.learn(&FullError{ID: id}, 1, s.known.mark(id))
+		s.known.learn(&FullError{ID: id}, 1, 0, s.known.mark(id))
 		if n := len(s.known.ids); n > knownMax {
 			t.Fatalf("%d refusals are remembered", n)
 		}

@@ -155,7 +155,7 @@ func (l *local) reserve(all []store.Request) bool {
 	// Looked at with mu held: what is registered when the store is back frees no share.
 	for i := range all {
 		r := &all[i]
-		if l.sem.gate.silence(r.ID) < l.sem.opt.TTL || l.held[r.ID]+r.Weight > l.share(r.ID, r.Limit) {
+		if l.sem.gate.silence(r.ID) < l.sem.opt.TTL || l.held[r.ID]+r.Weight > store.ShareOf(l.share(r.ID, r.Limit), r.Share) {
 			return false
 		}
 	}

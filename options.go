@@ -55,6 +55,13 @@ type Options struct {
 	// who stands there has passed a narrower limit, and is bounded by it.
 	QueueFunc func(ctx context.Context, id string) (int, error)
 
+	// Classes says what the calls of each class may do (As); a call without As is of the
+	// class Default. Nil: calls without As are all alike, and those with it go by Sheddable
+	// {Line: .5}, Batch {Line: .75}, Default {} and Critical {HeadStart: 2 s}. A class that
+	// is left out has no bound and no head start. From a class to the next nothing may
+	// fall. All who share the store should say the same.
+	Classes map[Class]ClassRule
+
 	// Outage is what happens while the store cannot be asked.
 	Outage Outage
 
@@ -144,6 +151,9 @@ func (o Options) validate() error {
 	}
 	if strings.ContainsRune(o.Label, 0) {
 		bad("Options.Label %q contains a NUL: what stands behind it would be lost in Redis", o.Label)
+	}
+	if err := checkClasses(o.Classes); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -59,6 +59,7 @@ type level struct {
 // that they are held together.
 type severally struct {
 	s      *Semaphore
+	call   callOptions
 	slotID string // the same at all levels, but for those taken again
 	levels []level
 	ends   time.Duration // by MaxWait
@@ -70,7 +71,7 @@ type severally struct {
 
 // acquireAll takes a lease of id and of the further ones of c.
 func (s *Semaphore) acquireAll(ctx context.Context, id string, c callOptions, waits bool) (*Lease, error) {
-	v := &severally{s: s, ends: math.MaxInt64}
+	v := &severally{s: s, call: c, ends: math.MaxInt64}
 	if err := v.plan(ctx, id, c, waits); err != nil {
 		return nil, err
 	}
@@ -119,7 +120,9 @@ func (v *severally) plan(ctx context.Context, id string, c callOptions, waits bo
 			return fmt.Errorf("%w: %q is listed twice: give it the weight of both", ErrIDs, l.id)
 		}
 		var err error
-		if l.limit, err = v.s.admissible(ctx, l.id, l.weight, !waits); err != nil {
+		at := c
+		at.weight = l.weight
+		if l.limit, err = v.s.admissible(ctx, l.id, at, !waits); err != nil {
 			return atLevel(err, i)
 		}
 		if waits {
@@ -148,6 +151,7 @@ func (v *severally) take(ctx context.Context, at int) (*Lease, error) {
 	left := v.ends - s.now()
 	if l.queue > 0 && left > 0 {
 		r.Queue = l.queue
+		s.classify(&r.Request, v.call)
 		// Whoever loses a level that it has passed need not wait for those beyond.
 		waiting, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
@@ -156,6 +160,7 @@ func (v *severally) take(ctx context.Context, at int) (*Lease, error) {
 		}
 		return s.wait(waiting, r, left)
 	}
+	s.classify(&r.Request, v.call)
 	return s.try(ctx, r)
 }
 
@@ -189,7 +194,7 @@ func (v *severally) giveBack(ctx context.Context, from int) {
 func (v *severally) further(id string) (rs []store.Request) {
 	at := slices.IndexFunc(v.levels, func(l level) bool { return l.id == id })
 	for _, l := range v.levels[at+1:] {
-		rs = append(rs, store.Request{ID: l.id, Weight: l.weight, Limit: l.limit})
+		rs = append(rs, store.Request{ID: l.id, Weight: l.weight, Limit: l.limit, Share: v.s.shareOf(v.call)})
 	}
 	return rs
 }

@@ -16,7 +16,20 @@ type Usage struct {
 	Limit    int           // the limit that applies
 	LimitSet bool          // it was set with SetLimit
 	Waiting  int           // how many wait in line
+	Line     [4]int        // of the first 1,000 of them, those that are not Default: see WaitingAs
 	NextIn   time.Duration // until the next slot lapses if it is not renewed; 0: none is held
+}
+
+// WaitingAs is how many of a class are among the first 1,000 in line.
+func (u Usage) WaitingAs(c Class) int {
+	if c != Default {
+		return u.Line[c.Index()]
+	}
+	n := min(u.Waiting, 1000)
+	for _, other := range u.Line {
+		n -= other
+	}
+	return max(n, 0)
 }
 
 // Usage tells how id stands. It changes nothing, and asks the store once, also while

@@ -79,6 +79,11 @@ type Options struct {
 	// An error, or less than 1, is answered like one of Key.
 	Weight func(*http.Request) (int, error)
 
+	// Class says how important a request is. Nil: all are alike. Do not take it from a
+	// header that strangers write: whoever could call himself critical would. The edge
+	// decides, and inner hops pass on what it said, and never raise it.
+	Class func(*http.Request) gotsem.Class
+
 	// Wait is the most that a request waits in line for its slot. The semaphore's
 	// Queue says how many may wait. 0: nobody waits.
 	Wait time.Duration

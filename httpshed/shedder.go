@@ -130,6 +130,7 @@ type asker struct {
 	id     string
 	also   []string
 	weight int
+	class  *gotsem.Class // nil: nobody says
 }
 
 // who returns what is limited and how much of it the request takes.
@@ -151,6 +152,10 @@ func (s *Shedder) who(r *http.Request) (a asker, err error) {
 	}
 	if err == nil && s.opt.Also != nil {
 		a.also = s.opt.Also(r)
+	}
+	if err == nil && s.opt.Class != nil {
+		class := s.opt.Class(r)
+		a.class = &class
 	}
 	return a, err
 }
@@ -189,7 +194,7 @@ func (s *Shedder) take(ctx context.Context, a asker, patience time.Duration) (*h
 	if patience > 0 {
 		ends = s.now() + patience
 	}
-	server := asker{id: LocalID, weight: a.weight}
+	server := asker{id: LocalID, weight: a.weight, class: a.class}
 	var local *gotsem.Lease
 	var err error
 	if s.opt.Local != nil {
@@ -226,9 +231,12 @@ func (s *Shedder) take(ctx context.Context, a asker, patience time.Duration) (*h
 }
 
 func acquire(ctx context.Context, sem *gotsem.Semaphore, a asker, patience time.Duration) (*gotsem.Lease, error) {
-	if len(a.also) > 0 {
-		opts := make([]gotsem.Option, 0, 2+len(a.also))
+	if len(a.also) > 0 || a.class != nil {
+		opts := make([]gotsem.Option, 0, 3+len(a.also))
 		opts = append(opts, gotsem.Weight(a.weight), gotsem.MaxWait(patience))
+		if a.class != nil {
+			opts = append(opts, gotsem.As(*a.class))
+		}
 		for _, id := range a.also {
 			opts = append(opts, gotsem.Also(id, gotsem.Weight(a.weight)))
 		}

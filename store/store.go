@@ -102,8 +102,11 @@ func CheckTTL(ttl time.Duration) error {
 // stores take.
 func (r *Request) Check() error {
 	if r.Weight >= 1 && int64(r.Weight) <= MaxWeight && int64(r.Limit) <= MaxLimit && int64(r.Limit) >= -MaxLimit &&
-		r.TTL >= time.Millisecond && r.TTL <= MaxTTL && r.Grace <= MaxTTL {
+		r.TTL >= time.Millisecond && r.TTL <= MaxTTL && r.Grace <= MaxTTL && r.Lead >= 0 && r.Lead <= MaxTTL {
 		return nil
+	}
+	if r.Lead < 0 || r.Lead > MaxTTL {
+		return fmt.Errorf("%w: %q: the lead %v must be from 0 to %v", ErrConfig, r.ID, r.Lead, MaxTTL)
 	}
 	return checkAll(r.ID, r.Weight, r.Limit, r.TTL, r.Grace)
 }
@@ -164,6 +167,18 @@ type Request struct {
 	// Ticket is the one that an earlier decision about this slot id gave. A
 	// waiter that finds itself forgotten stands where it stood.
 	Ticket uint64
+
+	// Lead is how much earlier than it comes the request stands in line, when it joins: a
+	// Ticket that it comes back with says that already.
+	Lead time.Duration
+
+	// Share is how much of the limit may be in use with this request, if it does not
+	// wait, in thousandths: see ShareOf. Zero, or for who waits: all of it. A request
+	// heavier than that is TooHeavy.
+	Share int
+
+	// Class is told to whoever asks for Usage. A store decides by Lead, Share and Queue.
+	Class Class
 
 	// Owner describes the asker to whoever lists holders.
 	Owner string
@@ -313,6 +328,7 @@ type Usage struct {
 	Limit    int           // the limit that applies
 	LimitSet bool          // Limit is one that was set in the store
 	Waiting  int           // how many wait
+	Line     [Classes]int  // of the first 1,000 of them, by Class.Index, those that are not Default
 	NextIn   time.Duration // until the next slot lapses; zero: none is held
 }
 

@@ -32,6 +32,7 @@ type runCmd struct {
 	Limit       int           `short:"n" default:"1" placeholder:"N" help:"How many slots the id has (default ${default}). An override by gotsem limit wins."`
 	Weight      int           `default:"1" placeholder:"N" help:"How many slots of ID the command takes (default ${default})."`
 	Also        []further     `sep:"none" placeholder:"ID=N" help:"A further id of which the command holds a slot, and how many that has (default: as --limit; =NxW: W slots of N). May be given several times: the narrowest first, in the same order everywhere."`
+	Class       string        `enum:"sheddable,batch,default,critical" default:"default" placeholder:"CLASS" help:"How important the command is: sheddable, batch, default or critical (default ${default}). The less important is refused sooner, and waits longer."`
 	Wait        time.Duration `default:"30s" help:"The most to wait in line for them, such as 90s or 2h; 0: not at all (default ${default})."`
 	Queue       int           `default:"1000" placeholder:"N" help:"How many may wait in line; further ones are not admitted (default ${default})."`
 	TTL         time.Duration `name:"ttl" default:"30s" help:"How long the slots stay taken if gotsem is killed or Redis cannot be reached; until then they are renewed (default ${default})."`
@@ -198,6 +199,9 @@ func (c *runCmd) acquire(a *app, link *link, sem *gotsem.Semaphore, line *watche
 func (c *runCmd) ask(ctx context.Context, a *app, sem *gotsem.Semaphore, line *watched, ok func()) (*gotsem.Lease, error) {
 	defer ok()
 	opts := []gotsem.Option{gotsem.Weight(c.Weight)}
+	if class, err := store.ParseClass(c.Class); err == nil && class != gotsem.Default {
+		opts = append(opts, gotsem.As(class))
+	}
 	for _, f := range c.Also {
 		opts = append(opts, gotsem.Also(f.id, gotsem.Weight(f.weight)))
 	}

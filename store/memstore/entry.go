@@ -105,6 +105,7 @@ type slot struct {
 	fence  uint64
 	ticket uint64
 	owner  string
+	class  store.Class
 	bare   bool
 
 	older, newer *slot // a waiter's neighbours by when they last asked
@@ -218,6 +219,10 @@ func (e *entry) advance(sh *shard, now time.Duration) {
 func (e *entry) acquire(sh *shard, r *store.Request, now time.Duration) store.Decision {
 	sl := e.find(r.SlotID)
 	limit := e.limitFor(r.Limit)
+	room := limit // for r
+	if r.Queue <= 0 {
+		room = store.ShareOf(limit, r.Share)
+	}
 	if sl != nil && sl.at < 0 { // a waiter asks again
 		sl.limit, sl.owner = r.Limit, r.Owner
 		e.unask(sl)
@@ -236,9 +241,9 @@ func (e *entry) acquire(sh *shard, r *store.Request, now time.Duration) store.De
 		e.extend(sl, now+r.TTL)
 	case sl != nil:
 		return e.waiting(sl, answer(store.Waiting))
-	case limit > 0 && r.Weight > limit:
+	case room > 0 && r.Weight > room:
 		return answer(store.TooHeavy)
-	case len(e.line) == 0 && e.active+r.Weight <= limit:
+	case len(e.line) == 0 && e.active+r.Weight <= room:
 		sl = e.add(sh, r)
 		e.hold(sh, sl, now, now+r.TTL)
 	case r.Queue <= 0:
@@ -309,7 +314,7 @@ func (e *entry) add(sh *shard, r *store.Request) *slot {
 	} else {
 		sl = new(slot)
 	}
-	*sl = slot{id: r.SlotID, weight: r.Weight, at: -1, limit: r.Limit, bare: r.Plain}
+	*sl = slot{id: r.SlotID, weight: r.Weight, at: -1, limit: r.Limit, class: r.Class, bare: r.Plain}
 	if !r.Plain {
 		sl.owner = r.Owner
 	}
@@ -350,6 +355,7 @@ func (e *entry) place(ticket uint64) (int, bool) {
 func (e *entry) join(sh *shard, sl *slot, r *store.Request, now time.Duration) {
 	if sl.ticket = r.Ticket; sl.ticket == 0 {
 		sl.ticket = sh.next(now)
+		sl.ticket -= min(sl.ticket-1, uint64(r.Lead/time.Microsecond))
 	}
 	at, taken := e.place(sl.ticket)
 	for taken { // a made-up ticket: stand behind its owner

@@ -134,6 +134,11 @@ func (s *Store) Usage(ctx context.Context, id string, limit int) (store.Usage, e
 	e := sh.entry(id)
 	e.settle(sh, now)
 	u := store.Usage{Active: e.active, Limit: e.limitFor(limit), LimitSet: e.limitSet, Waiting: len(e.line), NextIn: e.nextIn(now)}
+	for _, sl := range e.line[:min(len(e.line), 1000)] {
+		if sl.class != store.Default {
+			u.Line[sl.class.Index()]++
+		}
+	}
 	s.leave(sh, id, e, now)
 	return u, nil
 }

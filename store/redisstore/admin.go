@@ -18,7 +18,12 @@ func (s *Store) Usage(ctx context.Context, id string, limit int) (store.Usage, e
 	if err != nil {
 		return store.Usage{}, err
 	}
-	return store.Usage{Active: integer(reply, 1), Limit: integer(reply, 2), LimitSet: integer(reply, 3) == 1, Waiting: integer(reply, 4), NextIn: ms(int64(integer(reply, 5)))}, nil
+	u := store.Usage{Active: integer(reply, 1), Limit: integer(reply, 2), LimitSet: integer(reply, 3) == 1, Waiting: integer(reply, 4), NextIn: ms(int64(integer(reply, 5)))}
+	if len(reply) > 6 {
+		text, _ := reply[6].(string)
+		_, _ = fmt.Sscan(text, &u.Line[0], &u.Line[1], &u.Line[2], &u.Line[3])
+	}
+	return u, nil
 }
 
 // Clear implements store.Store. It takes a page at a time, until none is left: what is

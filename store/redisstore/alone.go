@@ -58,7 +58,7 @@ func (e *executor) alone(ctx context.Context, o *op) error {
 		err = w.give(ctx)
 	case o.verb == renew:
 		err = w.keep(ctx)
-	case o.weight != 1 || o.ticket != 0:
+	case o.weight != 1 || o.ticket > 0 || o.queue < 0:
 		return errSeveral
 	default:
 		err = w.take(ctx)

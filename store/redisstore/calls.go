@@ -117,7 +117,9 @@ func (cd *codec) callKey(o *op) callKey {
 
 // uniform reports whether o, and all of its group, ask for nothing but a slot now: but
 // for the slot ids, they are the same.
-func (o *op) uniform() bool { return o.by() == acquire && o.queue <= 0 && o.ticket == 0 }
+func (o *op) uniform() bool {
+	return o.by() == acquire && o.queue <= 0 && o.ticket == 0 && o.class == 0
+}
 
 // mergeable reports whether other belongs into o's group.
 func (o *op) mergeable(other *op) bool {

@@ -217,14 +217,14 @@ func (cd *codec) fullArgs(f *frame, c *call, args []any) []any {
 			n = -n
 		}
 		if args = append(args, f.num(n), &g.grace); alike {
-			args = append(args, &g.weight, &g.limit, &g.ttl, &g.queue, &g.ticket, f.num(bits(g.plain, sure && g.firstAttempt)), &g.owner)
+			args = append(args, &g.weight, &g.limit, &g.ttl, &g.queue, &g.ticket, f.num(bits(g.plain, sure && g.firstAttempt)+4*g.class), &g.owner)
 		}
 		for o := g; o != nil; o = o.next {
 			switch args = append(args, &o.slot); {
 			case c.verb == renew:
 				args = append(args, &o.ttl, &o.weight, &o.fence, &o.trust, f.num(bits(o.register, false)), &o.owner, &o.limit)
 			case c.verb == acquire && !alike:
-				args = append(args, &o.weight, &o.limit, &o.ttl, &o.queue, &o.ticket, f.num(bits(o.plain, sure && o.firstAttempt)), &o.owner)
+				args = append(args, &o.weight, &o.limit, &o.ttl, &o.queue, &o.ticket, f.num(bits(o.plain, sure && o.firstAttempt)+4*o.class), &o.owner)
 			}
 		}
 	}

@@ -25,7 +25,7 @@ func (s *Store) Holders(ctx context.Context, id string) ([]store.Holder, error) 
 	now := int64(max(integer(reply, 0), -integer(reply, 0)) / callNumbers)
 	var owners map[string]string
 	var out []store.Holder
-	for at := 6; at+2 < len(reply); at += 3 {
+	for at := 7; at+2 < len(reply); at += 3 {
 		slotID, _ := reply[at].(string)
 		record, _ := reply[at+2].(string)
 		h := store.Holder{SlotID: slotID, Weight: 1, Left: ms(int64(integer(reply, at+1)))}

@@ -80,6 +80,7 @@ type question struct {
 	weight, limit, queue, ticket int64
 	ttl                          int64 // ms
 	fence, trust, grace          int64
+	class                        int64 // acquire: Class.Index + 1; 0: Default
 	outage                       int64 // ms: its caller comes back from an outage of so long
 
 	budget time.Duration

@@ -25,8 +25,9 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	o.ttl = r.TTL.Milliseconds()
 	o.plain, o.firstAttempt, o.owner, o.grace = r.Plain, r.FirstAttempt, r.Owner, s.exec.graces.of(r.Grace)
 	o.outage = r.OutageFor.Milliseconds()
+	o.asClass(r)
 	// Who would wait asks the plain script first, and goes on from there if it is refused.
-	if r.Weight == 1 && r.Ticket == 0 && o.outage == 0 && (r.Queue <= 0 || r.FirstAttempt) && !s.codec.general && !s.codec.metas.has(r.ID) {
+	if r.Weight == 1 && o.queue >= 0 && r.Ticket == 0 && o.outage == 0 && (r.Queue <= 0 || r.FirstAttempt) && !s.codec.general && !s.codec.metas.has(r.ID) {
 		o.verb, o.lease = plainAcquire, !r.Plain || o.grace > 0
 	}
 	s.exec.graces.note(r.Grace)
@@ -52,6 +53,21 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 		s.subscriber.shards.leave(r.SlotID)
 	}
 	return d, err
+}
+
+// asClass has o say what r's class may do. It takes no room of those that have none: the
+// lead of who has no ticket yet is a negative one, in µs, and the share of who does not
+// wait, in thousandths, a negative line.
+func (o *op) asClass(r *store.Request) {
+	if r.Class != store.Default {
+		o.class = int64(r.Class.Index()) + 1
+	}
+	if r.Ticket == 0 && r.Queue > 0 {
+		o.ticket = -r.Lead.Microseconds()
+	}
+	if o.queue = max(o.queue, 0); o.queue == 0 && r.Share > 0 && r.Share < store.WholeShare {
+		o.queue = int64(-r.Share)
+	}
 }
 
 // Release implements store.Store.

@@ -102,6 +102,7 @@ func Run(t *testing.T, h Harness) {
 		{"usage", usageTests},
 		{"clear", clearTests},
 		{"line", lineTests},
+		{"class", classTests},
 		{"wake", wakeTests},
 		{"limit", limitTests},
 		{"list", listTests},

@@ -4,7 +4,11 @@
 --          set by hand) of each; last E (the marker).
 -- ARGV     header (see prelude), then per id: n grace (slot weight limit ttl queue ticket
 --          flags owner) ...; or, where all but the slots is the same: -n grace weight limit
---          ttl queue ticket flags owner slot ... Flags: 1 bare, 2 never asked for before.
+--          ttl queue ticket flags owner slot ... A queue below zero is the share of the
+--          limit that who does not wait may take, in thousandths; a ticket below zero how
+--          many µs earlier than it comes a slot stands in line. Flags: 1 bare, 2 never
+--          asked for before, 4 times the class (0: none, else 1 more than its place among
+--          the classes).
 -- Returns  the time and number (see reply); per id either how many of its slots, the first
 --          ones, are granted, the others being refused, active after that, the fence of the first, and
 --          ms; or -1, and per slot outcome, active, limit, waiting, place, fence, ticket, ms; and last
@@ -33,8 +37,8 @@ local function claim(slot, r, ttl)
 end
 
 -- one decides about one request, and returns outcome, place and fence, ticket.
-local function one(slot, weight, limit, ttl, queue, ticket, bare, owner, r, fresh, ticket0)
-	local lim = set or limit
+local function one(slot, weight, limit, ttl, queue, ticket, flags, owner, r, ticket0)
+	local lim, bare, fresh = set or limit, flags % 2 == 1, flags % 4 > 1
 	local state = r and string.byte(r)
 	if state == 104 or state == 103 then -- h, g
 		local score = call('ZSCORE', S, slot)
@@ -53,10 +57,11 @@ local function one(slot, weight, limit, ttl, queue, ticket, bare, owner, r, fres
 			return 1, 0, bare and 0 or above(), 0
 		end
 	end
+	if queue < 0 and lim > 0 then lim = math.max(1, math.floor(lim * -queue / 1000)) end
 	if lim > 0 and weight > lim then return 4, 0, 0, 0 end
 	if waiting == 0 and fits(weight, lim) then
 		-- Whoever stood in line and finds no marker knows that there was one.
-		if recovering(ticket ~= 0) == 0 then
+		if recovering(ticket > 0) == 0 then
 			if r then call('HDEL', M, slot) end -- a tombstone must not outlive it
 			return 1, 0, grant(slot, weight, ttl, bare, WAKE, owner, 'h'), 0
 		elseif doubt then
@@ -66,8 +71,8 @@ local function one(slot, weight, limit, ttl, queue, ticket, bare, owner, r, fres
 		end
 	end
 	if queue <= 0 then return 0, 0, 0, 0 end
-	if ticket == 0 and waiting >= queue then return 3, 0, 0, 0 end
-	return 2, 0, 0, join(slot, weight, limit, ticket, owner)
+	if ticket <= 0 and waiting >= queue then return 3, 0, 0, 0 end
+	return 2, 0, 0, join(slot, weight, limit, ticket, owner, flags)
 end
 
 local out, i, o = {0}, 2, 1
@@ -84,8 +89,8 @@ for k = 1, IDS do
 		local a = base + step * j
 		slots[j] = A[a]
 		a = same or a
-		sure = sure and A[a + 6] > '1'
-		stood = stood or A[a + 5] ~= '0'
+		sure = sure and A[a + 6] % 4 > 1
+		stood = stood or A[a + 5] + 0 > 0
 		present[slots[j]] = A[a + 3] + 0
 	end
 	if stood and waiting > 0 then
@@ -110,7 +115,7 @@ for k = 1, IDS do
 			got[j] = asked[slot] -- asked twice at once
 		elseif ticket0 and (lim <= 0 or A[a + 1] + 0 <= lim) then -- goes on waiting: most of a long line does
 			write()
-			record(slot, waiter(A[a + 1], A[a + 2], A[a + 7]))
+			record(slot, waiter(A[a + 1], A[a + 2], A[a + 7], A[a + 6]))
 			keepM(LIFE)
 			if not lineKept then -- once for all who ask together
 				keep(Q, LIFE)
@@ -118,7 +123,7 @@ for k = 1, IDS do
 			end
 			got[j] = {2, 0, 0, ticket0 + 0}
 		else
-			got[j] = {one(slot, A[a + 1] + 0, A[a + 2] + 0, A[a + 3] + 0, A[a + 4] + 0, A[a + 5] + 0, A[a + 6] % 2 == 1, A[a + 7], recs[j], A[a + 6] > '1', ticket0)}
+			got[j] = {one(slot, A[a + 1] + 0, A[a + 2] + 0, A[a + 3] + 0, A[a + 4] + 0, A[a + 5] + 0, A[a + 6] + 0, A[a + 7], recs[j], ticket0)}
 		end
 		got[j][5] = active
 		asked[slot] = got[j]

@@ -24,7 +24,7 @@
 -- last recounted. Its other fields are slot ids:
 --   h weight fence since wake owner   a holder of more than weight 1
 --   g weight fence since wake owner   the same, granted to a waiter who has not claimed it
---   w until weight limit wake owner   a waiter
+--   w until weight limit wake owner   a waiter; with a class it is wake/class
 --   d until                           taken from its holder (a tombstone)
 --   e since                           a holder that somebody else has evicted from S
 -- E, the marker, says in 'm' until when ids may have an M or an L, and in 'f' which was the
@@ -354,20 +354,23 @@ local function grant(slot, weight, ttl, bare, wake, owner, state, had)
 end
 
 local waits -- how the record of who asks now begins
-local function waiter(weight, limit, owner)
+local function waiter(weight, limit, owner, flags)
 	waits = waits or string.format('w %.0f ', now + LIFE)
-	return waits .. weight .. ' ' .. limit .. ' ' .. WAKE .. ' ' .. owner
+	local class = flags + 0 > 3 and string.format('/%d', flags / 4) or ''
+	return waits .. weight .. ' ' .. limit .. ' ' .. WAKE .. class .. ' ' .. owner
 end
 
-local function join(slot, weight, limit, ticket0, owner)
+-- join has a slot stand in line: where it stood, or, with a ticket of zero and less, as if
+-- it had come so many µs earlier.
+local function join(slot, weight, limit, ticket0, owner, flags)
 	write()
-	if ticket0 == 0 then
-		ticket0 = above()
+	if ticket0 <= 0 then
+		ticket0 = math.max(1, above() + ticket0)
 	else
 		atLeast(ticket0)
 	end
 	call('ZADD', Q, string.format('%.0f', ticket0), slot)
-	call('HSET', M, slot, waiter(weight, limit, owner))
+	call('HSET', M, slot, waiter(weight, limit, owner, flags))
 	waiting = waiting + 1
 	keep(Q, LIFE)
 	keepM(LIFE)
@@ -402,6 +405,7 @@ local function advance()
 				call('HSET', M, head, string.format('w %.0f %s %s %s %s', now + LIFE, weight, limit, wake, owner))
 			end
 			weight, limit = weight + 0, set or limit + 0
+			wake = string.match(wake, '^[^/]+')
 			if limit > 0 and weight > limit then -- the limit was lowered under it
 				write()
 				leave(head)
