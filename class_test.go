@@ -3,7 +3,6 @@ package gotsem
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -250,24 +249,4 @@ func TestTicketsAreExactFor2100(t *testing.T) {
 	if us := time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro(); us >= 1<<53 || float64(us+1) == float64(us) {
 		t.Error(us)
 	}
-}
-
-func ExampleAs() {
-	sem, err := New(Options{Limit: 1, Queue: 4})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer sem.Close()
-	ctx := context.Background()
-	lease, err := sem.Acquire(ctx, "report", As(Sheddable))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(lease.IDs(), lease.Weight())
-	fmt.Println(lease.Release(ctx))
-	// Output:
-	// [report] 1
-	// <nil>
 }

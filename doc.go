@@ -7,6 +7,8 @@
 //   - An id is what is limited: a project, an API key, a browser.
 //   - A slot is one unit of an id. The limit says how many slots an id has.
 //   - A lease is slots held for a time, under one slot id. Its weight says how many.
+//     It may be of several ids (Also), and is then held at all of them or at none.
+//   - A class says how important a call is (As), and so who is refused first.
 //   - The line is the waiters of an id. A grant hands slots to the head of the line.
 //   - Full: there is no room. Refused: the answer to a request was no.
 //   - Lost: a lease that its holder does not have any more.
@@ -33,7 +35,8 @@
 // # Reading order
 //
 // options.go (what can be set), gotsem.go (what a semaphore is made of), acquire.go
-// (the front door), line.go and wait.go (waiting), lease.go and renewer.go (what you
+// (the front door), several.go, order.go and class.go (several ids, classes of
+// importance), line.go and wait.go (waiting), lease.go and renewer.go (what you
 // hold), gate.go and breaker.go (the way to the store, and its outages), outage.go and
 // local.go (who is admitted meanwhile), backlog.go (what the store has not taken back
 // yet), limit.go, known.go and drain.go (what is remembered of an id), usage.go and
