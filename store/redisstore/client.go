@@ -40,6 +40,7 @@ type client struct {
 	twin     interface{ Close() error }
 	open     *connections // of the twin
 
+	broken   atomic.Int64 // sendings that a Cluster's twin may have repeated: see nodeHook
 	reloaded atomic.Int64 // when the Cluster was last asked who serves what, Unix ms
 	left     leftBehind
 	meeting  meeting
@@ -90,6 +91,7 @@ func newClient(rdb redis.UniversalClient) *client {
 		t.ContextTimeoutEnabled = true
 		t.ReadTimeout, t.WriteTimeout, t.PoolTimeout = twinTimeout, twinTimeout, twinTimeout
 		t.MinRetryBackoff, t.MaxRetryBackoff = time.Millisecond, 8*time.Millisecond
+		t.MaxRetries = -1 // a node sends once; the Cluster sends on, where nodeHook sees it
 		dial := o.Dialer
 		if dial == nil {
 			dial = redis.NewDialer(&redis.Options{DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig})
@@ -102,10 +104,11 @@ func newClient(rdb redis.UniversalClient) *client {
 		t.ClusterStateReloadInterval = 2 * time.Second
 		t.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 		twin := redis.NewClusterClient(&t)
-		twin.OnNewNode(func(node *redis.Client) { node.AddHook(askBriefly{}) })
 		foreign := o.OnConnect != nil || o.NewClient != nil || o.ClusterSlots != nil || o.CredentialsProvider != nil ||
 			o.CredentialsProviderContext != nil || o.StreamingCredentialsProvider != nil
-		return &client{UniversalClient: twin, ctxBound: !foreign, cluster: true, told: o.ClusterSlots != nil, twin: twin, open: open}
+		made := &client{UniversalClient: twin, ctxBound: !foreign, cluster: true, told: o.ClusterSlots != nil, twin: twin, open: open}
+		twin.OnNewNode(func(node *redis.Client) { node.AddHook(nodeHook{&made.broken}) })
+		return made
 	}
 	return &client{UniversalClient: rdb, shared: true, perID: true}
 }

@@ -113,14 +113,21 @@ func (e *executor) resendBroken(ctx context.Context, f *frame, err error) error 
 		return err
 	}
 	for _, c := range f.calls {
+		c.each(func(o *op) { o.firstAttempt = false })
+	}
+	e.sentTwice(f.calls)
+	return e.send(ctx, f, f.calls, false)
+}
+
+// sentTwice notes what takes among calls that more than one sending may carry out.
+func (e *executor) sentTwice(calls []*call) {
+	for _, c := range calls {
 		c.each(func(o *op) {
-			o.firstAttempt = false
 			if o.verb.takes() {
 				e.resent.add(asking{o.id, o.slot}, o.due)
 			}
 		})
 	}
-	return e.send(ctx, f, f.calls, false)
 }
 
 // loadScripts sends the text of scripts that are gone: after a restart, a fail-over, a
@@ -183,6 +190,16 @@ func (e *executor) send(ctx context.Context, f *frame, calls []*call, text bool)
 	for _, c := range calls {
 		c.cmd = e.codec.command(ctx, f, c, text)
 	}
+	broken := e.client.broken.Load()
+	err := e.deliver(ctx, calls)
+	if e.client.broken.Load() != broken { // by these calls or by others: a release more does no harm
+		e.sentTwice(calls)
+	}
+	return err
+}
+
+// deliver is send, for calls that have their commands.
+func (e *executor) deliver(ctx context.Context, calls []*call) error {
 	if e.durable.replicas > 0 {
 		return e.sendDurably(ctx, calls)
 	}

@@ -87,23 +87,35 @@ func (c *client) nodeOf(key string) string {
 	return node.Options().Addr
 }
 
-// askBriefly bounds the question who serves what: go-redis asks one node after another,
-// and one that hangs would keep it from the next for as long as a read may take.
-type askBriefly struct{}
+// nodeHook is on every node of a Cluster's twin.
+//
+// It bounds the question who serves what: go-redis asks one node after another, and one
+// that hangs would keep it from the next for as long as a read may take.
+//
+// And it counts the sendings that ended with their connection: go-redis sends those again
+// by itself, and of two sendings one can be late (see resent).
+type nodeHook struct{ broken *atomic.Int64 }
 
-func (askBriefly) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (nodeHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (askBriefly) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (h nodeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if _, ok := cmd.(*redis.ClusterSlotsCmd); ok {
 			bounded, cancel := context.WithTimeout(ctx, askNode)
 			defer cancel()
 			ctx = bounded
 		}
-		return next(ctx, cmd)
+		return h.count(next(ctx, cmd))
 	}
 }
 
-func (askBriefly) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+func (h nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error { return h.count(next(ctx, cmds)) }
+}
+
+func (h nodeHook) count(err error) error {
+	if isBroken(err) {
+		h.broken.Add(1)
+	}
+	return err
 }

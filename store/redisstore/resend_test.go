@@ -3,9 +3,12 @@
 package redisstore
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/ashfaqjani916/gotsem/internal/redistest"
 	"github.com/ashfaqjani916/gotsem/store"
@@ -33,6 +36,45 @@ func TestGrantSentAgainFoundItselfInTheWay(t *testing.T) {
 					t.Errorf("bare %v: %+v, %v: want the grant", bare, d, err)
 				}
 			})
+		}
+	}
+}
+
+// A Cluster client sends again by itself what lost its connection: the first sending can
+// still come after the slot was given back, and what it takes is given back too.
+func TestLateSendingOfAClusterIsGivenBack(t *testing.T) {
+	t.Parallel()
+	cl := redistest.StartCluster(t, 1, 0)
+	relay := cl.Relays(nil)[0]
+	s := opened(t, cl.Client(func(o *redis.ClusterOptions) { o.Addrs = []string{relay.Addr()} }), "sem:")
+	other := opened(t, cl.Client(), "sem:")
+	ask := func(s *Store, slot string) {
+		t.Helper()
+		d, err := s.Acquire(t.Context(), &store.Request{ID: "x", SlotID: slot, Weight: 1, Limit: 5, TTL: time.Hour, Plain: true, FirstAttempt: true, Budget: 2 * time.Second})
+		if err != nil || d.Outcome != store.Granted {
+			t.Fatalf("%+v, %v", d, err)
+		}
+	}
+	ask(s, "w") // the handshake, and the scripts
+	if n := s.exec.resent.n.Load(); n != 0 {
+		t.Fatalf("%d slots were sent twice, and no connection ended", n)
+	}
+	relay.DropReplyWhen(func(request []byte) bool { return bytes.Contains(bytes.ToLower(request), []byte("evalsha")) })
+	ask(s, "a")
+	if _, err := s.Release(t.Context(), &store.Release{ID: "x", SlotID: "a", Budget: 2 * time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	ask(other, "a") // the first sending, late
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		u, err := other.Usage(t.Context(), "x", 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if u.Active == 1 { // "w"
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d slots of 1 are held", u.Active)
 		}
 	}
 }

@@ -4,6 +4,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -181,6 +182,57 @@ func TestShardChannelMoves(t *testing.T) {
 		t.Fatal(err)
 	}
 	to.await(t, "waiter")
+}
+
+// A waiter whose id turns out to be misconfigured neither asks again nor gives back: it
+// leaves the channel of its shard with the answer.
+func TestMisconfiguredWaiterLeavesItsShard(t *testing.T) {
+	t.Parallel()
+	cl := redistest.StartCluster(t, 3, 0)
+	from, to := opened(t, cl.Client(), "sem:"), listening(t, cl.Client())
+	to.await(t, "")
+	ask := func(s *Store, id, slot string) error {
+		_, err := s.Acquire(t.Context(), &store.Request{ID: id, SlotID: slot, Weight: 1, Limit: 1, TTL: time.Minute, Queue: 5, Budget: 5 * time.Second})
+		return err
+	}
+	waiters := func() int {
+		to.subscriber.shards.mu.Lock()
+		defer to.subscriber.shards.mu.Unlock()
+		n := 0
+		for _, c := range to.subscriber.shards.channels {
+			n += c.waiters
+		}
+		if n != len(to.subscriber.shards.waiters) {
+			t.Errorf("%d waiters on the channels, %d in all", n, len(to.subscriber.shards.waiters))
+		}
+		return n
+	}
+	const ids = 6 // on several nodes
+	for i := range ids {
+		id := fmt.Sprint("id", i)
+		if err := ask(from, id, "holder"); err != nil {
+			t.Fatal(err)
+		}
+		if err := ask(to.Store, id, "waiter"+id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := waiters(); n != ids {
+		t.Fatalf("%d wait at their shards, want %d", n, ids)
+	}
+	rdb := cl.Client()
+	for i := range ids {
+		id := fmt.Sprint("id", i)
+		if err := rdb.Set(t.Context(), "sem:"+id, "not a set", 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := ask(to.Store, id, "waiter"+id); !errors.Is(err, store.ErrConfig) {
+			t.Fatalf("%v, want store.ErrConfig", err)
+		}
+	}
+	if n := waiters(); n != 0 {
+		t.Errorf("%d of %d waiters are left at their shards", n, ids)
+	}
 }
 
 // Nobody listens any more: no goroutine and no connection of ours is left.
