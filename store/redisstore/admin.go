@@ -111,13 +111,3 @@ func (s *Store) run(ctx context.Context, sc *script, id string, grace int64, arg
 	}
 	return s.exec.run(ctx, sc, id, grace, args...)
 }
-
-// integer returns the number at reply[at]. A score comes as text.
-func integer(reply []any, at int) int {
-	if at < len(reply) {
-		if n, ok := reply[at].(int64); ok {
-			return int(n)
-		}
-	}
-	return 0
-}

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -73,8 +72,6 @@ const (
 	gatherYields = 8                      // without a new caller, and the batch goes
 
 )
-
-var errTimeout = fmt.Errorf("redisstore: no answer from Redis in time: %w", context.DeadlineExceeded)
 
 // processStart is what times are reckoned from: time.Now reads two clocks.
 var processStart = time.Now()

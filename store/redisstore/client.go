@@ -55,6 +55,10 @@ const (
 	connectWithin = time.Second
 )
 
+// defaultBudget bounds a call that says nothing of its own, and whose ctx has no
+// deadline: every call has an end.
+const defaultBudget = 5 * time.Second
+
 func newClient(rdb redis.UniversalClient) *client {
 	switch c := rdb.(type) {
 	case *redis.Client:

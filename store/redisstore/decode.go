@@ -38,36 +38,9 @@ func (cd *codec) read(c *call, rest []*op) (again []*op, wakeups []any) {
 	}
 	var highest uint64 // fence or ticket
 	for _, g := range c.groups {
-		// Of most ids there is an answer for all of their ops together.
-		together := c.verb != renew && r.err == nil
-		if together {
-			first := r.number()
-			if together = first >= 0 && r.err == nil; together {
-				highest = max(highest, r.together(c, g, first))
-			}
-		}
-		for o := g; o != nil; o = o.next {
-			anew := false
-			switch {
-			case together:
-			case c.verb == acquire:
-				anew = r.acquired(o, now)
-				highest = max(highest, o.decision.Fence, o.decision.Ticket)
-				if o.plain { // the line numbers all of its grants
-					o.decision.Fence = 0
-				}
-			case c.verb == renew:
-				anew = r.renewed(o)
-			default:
-				o.freed = r.number() == 1
-			}
-			if o.err = r.err; c.unacked != nil && c.verb == acquire && o.decision.Outcome == store.Granted {
-				o.err = c.unacked
-			}
-			if anew && r.err == nil {
-				rest = append(rest, o)
-			}
-		}
+		var h uint64
+		h, rest = r.group(c, g, now, rest)
+		highest = max(highest, h)
 	}
 	if c.strict && highest > 0 {
 		cd.clocks.gave(c.slot, highest)
@@ -76,6 +49,42 @@ func (cd *codec) read(c *call, rest []*op) (again []*op, wakeups []any) {
 		wakeups = r.list[min(r.at, len(r.list)):]
 	}
 	return rest, wakeups
+}
+
+// group reads the answers to the ops of a group, and adds those that go on to rest. The
+// highest fence or ticket among them is returned.
+func (r *reply) group(c *call, g *op, now int64, rest []*op) (highest uint64, again []*op) {
+	// Of most ids there is an answer for all of their ops together.
+	together := c.verb != renew && r.err == nil
+	if together {
+		first := r.number()
+		if together = first >= 0 && r.err == nil; together {
+			highest = r.together(c, g, first)
+		}
+	}
+	for o := g; o != nil; o = o.next {
+		anew := false
+		switch {
+		case together:
+		case c.verb == acquire:
+			anew = r.acquired(o, now)
+			highest = max(highest, o.decision.Fence, o.decision.Ticket)
+			if o.plain { // the line numbers all of its grants
+				o.decision.Fence = 0
+			}
+		case c.verb == renew:
+			anew = r.renewed(o)
+		default:
+			o.freed = r.number() == 1
+		}
+		if o.err = r.err; c.unacked != nil && c.verb == acquire && o.decision.Outcome == store.Granted {
+			o.err = c.unacked
+		}
+		if anew && r.err == nil {
+			rest = append(rest, o)
+		}
+	}
+	return highest, rest
 }
 
 // readPlain is read for what the plain script answers.
@@ -327,4 +336,14 @@ func (m *metas) note(id string) {
 
 func (m *metas) has(id string) bool {
 	return m.some.Load() && time.Now().UnixNano() < m.of(id).Load()
+}
+
+// integer returns the number at reply[at]. A score comes as text.
+func integer(reply []any, at int) int {
+	if at < len(reply) {
+		if n, ok := reply[at].(int64); ok {
+			return int(n)
+		}
+	}
+	return 0
 }

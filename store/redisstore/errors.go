@@ -13,6 +13,11 @@ import (
 	"github.com/ashfaqjani916/gotsem/store"
 )
 
+var (
+	errTimeout = fmt.Errorf("redisstore: no answer from Redis in time: %w", context.DeadlineExceeded)
+	errClock   = errors.New("redisstore: Redis and this process do not agree on how much time has passed")
+)
+
 // hopeless are the answers of a Redis that asking again will not mend. Whatever else
 // it, or a proxy before it, answers is an outage: nobody knows all the words for "not
 // now".

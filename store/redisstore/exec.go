@@ -3,7 +3,6 @@ package redisstore
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -34,8 +33,6 @@ type executor struct {
 	unsure   atomic.Bool // whether keys go by cluster slot is to be learned: see form.go
 	frames   sync.Pool   // of *frame
 }
-
-var errClock = errors.New("redisstore: Redis and this process do not agree on how much time has passed")
 
 // maxRounds bounds how often operations are sent on, each time in new calls: once since
 // keys turn out to go by cluster slot, once with the keys of meta, once by the verb that

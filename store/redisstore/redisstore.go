@@ -80,10 +80,6 @@ func Replicas(n int, wait time.Duration) Option {
 // prefix, is then a grace long. Without it such a process is granted at once.
 func StrictStart() Option { return func(s *Store) { s.codec.clocks.strict = true } }
 
-// defaultBudget bounds a call that says nothing of its own, and whose ctx has no
-// deadline: every call has an end.
-const defaultBudget = 5 * time.Second
-
 // New returns a store whose ids lie at prefix+id. rdb stays the caller's and is
 // never closed; unless it has ContextTimeoutEnabled, the store speaks to Redis over
 // connections of its own with rdb's options, or, with Sentinel, over rdb's pool. Hooks

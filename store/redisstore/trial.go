@@ -26,71 +26,81 @@ const trialTTL = 10 * time.Second
 // that is set makes the marker of its prefix: made by us, it would tell others that
 // this server's memory is whole.
 func (c *checker) trial(ctx context.Context, id, at string) {
-	s, failed := New(c.s.client.UniversalClient, c.trialPrefix()), false
+	s, t := New(c.s.client.UniversalClient, c.trialPrefix()), trial{checker: c, at: at}
 	defer func() { _ = s.Close() }()
 	s.exec.registry.said.Store(math.MaxInt64) // its owner is not registered
-	refused := func(verb string, err error) {
-		failed = true
-		c.say("call", false, "%s%s: %v", at, verb, err)
-	}
-	expect := func(verb string, good bool, got any, err error) bool {
-		switch {
-		case err != nil:
-			refused(verb, err)
-		case !good:
-			refused(verb, fmt.Errorf("the answer is wrong: %+v", got))
-		}
-		return err == nil && good
-	}
 	slot := func(n int) string { return fmt.Sprintf("%s-%d", s.token, n) }
 	request := func(n int) *store.Request {
 		return &store.Request{ID: id, SlotID: slot(n), Weight: 1, Limit: 1, Queue: 1, TTL: trialTTL, Owner: "gotsem doctor"}
 	}
 	release := func(verb string, n int, bare bool) {
 		freed, err := s.Release(ctx, &store.Release{ID: id, SlotID: slot(n), Plain: bare})
-		expect(verb, freed, freed, err)
+		t.expect(verb, freed, freed, err)
 	}
 
 	d, err := s.Acquire(ctx, request(1))
-	if expect("acquire", d.Outcome == store.Granted, d, err) {
+	if t.expect("acquire", d.Outcome == store.Granted, d, err) {
 		d, err = s.Acquire(ctx, request(2))
-		if expect("wait in line", d.Outcome == store.Waiting, d, err) {
+		if t.expect("wait in line", d.Outcome == store.Waiting, d, err) {
 			release("leave the line", 2, false)
 		}
 		renewed := s.Renew(ctx, []store.Renewal{{ID: id, SlotID: slot(1), TTL: trialTTL, Weight: 1, Limit: 1, Fence: d.Fence, Trust: time.Second}})
-		expect("renew", true, renewed, renewed[0].Err)
+		t.expect("renew", true, renewed, renewed[0].Err)
 		u, err := s.Usage(ctx, id, 1)
-		expect("usage", u.Active == 1, u, err)
+		t.expect("usage", u.Active == 1, u, err)
 		holders, err := s.Holders(ctx, id)
-		expect("holders", len(holders) == 1, holders, err)
-		if err := s.SetLimit(ctx, id, 3); expect("set a limit", true, nil, err) {
+		t.expect("holders", len(holders) == 1, holders, err)
+		if err := s.SetLimit(ctx, id, 3); t.expect("set a limit", true, nil, err) {
 			u, err = s.Usage(ctx, id, 1)
-			expect("read a limit", u.Limit == 3, u, err)
-			expect("reset a limit", true, nil, s.ResetLimit(ctx, id))
+			t.expect("read a limit", u.Limit == 3, u, err)
+			t.expect("reset a limit", true, nil, s.ResetLimit(ctx, id))
 		}
 		release("release", 1, false)
 	}
 	bare := request(3)
 	bare.Plain, bare.Queue, bare.Owner = true, 0, ""
 	d, err = s.Acquire(ctx, bare)
-	if expect("acquire (TryAcquire)", d.Outcome == store.Granted, d, err) {
+	if t.expect("acquire (TryAcquire)", d.Outcome == store.Granted, d, err) {
 		release("release (TryAcquire)", 3, true)
 	}
 	if d, err = s.Acquire(ctx, request(4)); err == nil && d.Outcome == store.Granted {
 		n, err := s.Clear(ctx, store.Clear{ID: id, TTL: time.Millisecond})
-		expect("clear", n == 1, n, err)
+		t.expect("clear", n == 1, n, err)
 	}
 
 	k := keysOf(s.prefix, id)
 	for _, key := range []string{k.s, k.m, k.q, k.l, markerKey(s.prefix, false, 0), markerKey(s.prefix, true, k.slot)} { // one by one: on a Cluster one call has one slot
 		if err := c.s.client.Del(ctx, key).Err(); err != nil {
-			refused("remove what was tried", err)
+			t.refused("remove what was tried", err)
 			break
 		}
 	}
-	if !failed {
+	if !t.failed {
 		c.say("call", true, "%sacquire, wait, renew, release, usage, holders, limit and clear work", at)
 	}
+}
+
+// trial is what came of the calls of one.
+type trial struct {
+	*checker
+	at     string
+	failed bool
+}
+
+func (t *trial) refused(verb string, err error) {
+	t.failed = true
+	t.say("call", false, "%s%s: %v", t.at, verb, err)
+}
+
+// expect reports whether a call had the answer that it should have.
+func (t *trial) expect(verb string, good bool, got any, err error) bool {
+	switch {
+	case err != nil:
+		t.refused(verb, err)
+	case !good:
+		t.refused(verb, fmt.Errorf("the answer is wrong: %+v", got))
+	}
+	return err == nil && good
 }
 
 // trialPrefix is that of the keys of a trial.
