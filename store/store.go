@@ -39,7 +39,7 @@
 //
 // The package is experimental: the contract may still grow by optional
 // capabilities, which are found by type assertion ([Waker], [Lister],
-// [LimitSetter], [PeerCounter], [Partitioner], [Prober]).
+// [LimitSetter], [PeerCounter], [Partitioner], [Prober], [Joint]).
 package store
 
 import (
@@ -422,6 +422,20 @@ type Partitioner interface {
 	// known yet. The answer may change when an id moves. It must not block.
 	Partition(id string) string
 }
+
+// Joint is a Store that can take slots of several ids in one step.
+type Joint interface {
+	// AcquireAll grants all of rs, or none: then the last of its decisions is that of the
+	// request which could not be granted, and those before it say nothing. Nobody waits:
+	// Request.Queue and Ticket do not count. Requests of one id come once. It is ErrApart
+	// if the ids do not lie where one step reaches all of them; then nothing was asked.
+	// Asked again with the same slot ids it answers the same grants.
+	AcquireAll(ctx context.Context, rs []*Request) ([]Decision, error)
+}
+
+// ErrApart is what Joint answers where one step does not reach all of the ids, as on a
+// Cluster where they lie in several slots. They are to be asked for one by one.
+var ErrApart = errors.New("store: the ids lie apart")
 
 // Prober is a Store that can be asked whether it serves acquires again.
 type Prober interface {

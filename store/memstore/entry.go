@@ -263,6 +263,25 @@ func (e *entry) acquire(sh *shard, r *store.Request, now time.Duration) store.De
 	return d
 }
 
+// judge says what acquire would, of a request that does not wait, and does nothing; e is
+// settled.
+func (e *entry) judge(r *store.Request, now time.Duration) store.Decision {
+	limit := e.limitFor(r.Limit)
+	room := store.ShareOf(limit, r.Share)
+	d := store.Decision{Active: e.active, Limit: limit, Waiting: len(e.line), RetryIn: e.nextIn(now)}
+	switch sl := e.find(r.SlotID); {
+	case sl != nil && sl.at >= 0: // it is held already
+		d.Outcome = store.Granted
+	case sl != nil: // it stands in line
+		d.Outcome = store.Full
+	case room > 0 && r.Weight > room:
+		d.Outcome = store.TooHeavy
+	case len(e.line) == 0 && e.active+r.Weight <= room:
+		d.Outcome = store.Granted
+	}
+	return d
+}
+
 func (e *entry) waiting(sl *slot, d store.Decision) store.Decision {
 	at, _ := e.place(sl.ticket)
 	d.Place, d.Ticket = at+1, sl.ticket

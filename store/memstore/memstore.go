@@ -80,6 +80,56 @@ func (s *Store) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 	return d, nil
 }
 
+// AcquireAll implements store.Joint. It holds the locks of all shards concerned, in their
+// order.
+func (s *Store) AcquireAll(ctx context.Context, rs []*store.Request) ([]store.Decision, error) {
+	at := make([]int, len(rs))
+	for i, r := range rs {
+		if err := check(ctx, r.ID, r.SlotID); err != nil {
+			return nil, err
+		}
+		if err := r.Check(); err != nil {
+			return nil, err
+		}
+		at[i] = int(maphash.String(s.hash, r.ID) % shards)
+	}
+	locks := slices.Compact(slices.Sorted(slices.Values(at)))
+	for _, n := range locks {
+		s.shards[n].mu.Lock()
+	}
+	now := time.Since(s.start)
+	ds := make([]store.Decision, 0, len(rs))
+	refused := false
+	for i, r := range rs {
+		sh := &s.shards[at[i]]
+		e := sh.entry(r.ID)
+		e.settle(sh, now)
+		if d := e.judge(r, now); d.Outcome != store.Granted {
+			ds, refused = append(ds, d), true
+			break
+		}
+		ds = append(ds, store.Decision{})
+	}
+	for i, r := range rs {
+		sh := &s.shards[at[i]]
+		e := sh.ids[r.ID]
+		if e == nil {
+			continue
+		}
+		if !refused {
+			own := *r
+			own.Queue, own.Ticket = 0, 0
+			ds[i] = e.acquire(sh, &own, now)
+		}
+		s.arm(sh, e.due(), now)
+		sh.forget(r.ID, e)
+	}
+	for _, n := range locks {
+		s.unlock(&s.shards[n])
+	}
+	return ds, nil
+}
+
 // Renew implements store.Store.
 func (s *Store) Renew(ctx context.Context, rs []store.Renewal) []store.RenewResult {
 	out := make([]store.RenewResult, len(rs))

@@ -25,9 +25,9 @@ type place struct {
 
 // conformance runs the suite on a Redis that connect reaches.
 func conformance(t *testing.T, connect func(t *testing.T) redis.UniversalClient, opts ...redisstore.Option) {
-	admin, noIDs := connect(t), ""
+	admin, noIDs, apart := connect(t), "", false
 	if f, ok := admin.(foreign); ok { // what looks in must reach every node
-		admin = f.UniversalClient
+		admin, apart = f.UniversalClient, true
 		if _, cluster := admin.(*redis.ClusterClient); cluster {
 			noIDs = "the nodes of the cluster are behind the wrapper"
 		}
@@ -45,6 +45,7 @@ func conformance(t *testing.T, connect func(t *testing.T) redis.UniversalClient,
 		Peer:     func(t *testing.T, st store.Store) store.Store { return open(t, st.(place).prefix) },
 		Unit:     300 * time.Millisecond,
 		NoIDs:    noIDs,
+		Apart:    apart,
 		Parallel: true,
 		Snapshot: func(t *testing.T, st store.Store) map[string]string {
 			return snapshot(t, admin, st.(place).prefix)

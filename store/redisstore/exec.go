@@ -238,7 +238,7 @@ func (e *executor) sendDurably(ctx context.Context, calls []*call) (first error)
 		}
 		_ = pipe.Process(ctx, c.cmd)
 		var acknowledged *redis.Cmd
-		if c.verb == acquire || c.lease {
+		if c.verb == acquire || c.verb == joint || c.lease {
 			acknowledged = pipe.Do(ctx, "wait", e.durable.replicas, e.durable.wait.Milliseconds())
 		}
 		_, err := pipe.Exec(ctx)

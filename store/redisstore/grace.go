@@ -71,7 +71,7 @@ const registerEvery = 10 * time.Second
 // needs no server that answers: who lists holders sees less.
 func (e *executor) register(ctx context.Context, calls []*call) {
 	for _, c := range calls {
-		if c.cmd.Err() != nil || !c.lease && c.verb != acquire && c.verb != renew || len(c.groups) == 0 {
+		if c.cmd.Err() != nil || !c.lease && c.verb != acquire && c.verb != joint && c.verb != renew || len(c.groups) == 0 {
 			continue
 		}
 		g := c.groups[0]

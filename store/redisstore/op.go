@@ -16,18 +16,19 @@ const (
 	plainRelease // by the plain script, which serves ids that have no meta
 	plainAcquire // likewise; both go into one call
 	acquire
+	joint // several ids at once: one call of its own, see joint.go
 	verbs
 )
 
 func (v verb) plain() bool { return v == plainRelease || v == plainAcquire }
-func (v verb) takes() bool { return v == plainAcquire || v == acquire }
+func (v verb) takes() bool { return v == plainAcquire || v == acquire || v == joint }
 func (v verb) gives() bool { return v == plainRelease || v == release }
 
 // script is what carries the verb out.
 func (v verb) script() *script { return verbScripts[v] }
 
 var verbScripts = [verbs]*script{
-	release: releaseScript, renew: renewScript, plainRelease: plainScript, plainAcquire: plainScript, acquire: acquireScript,
+	release: releaseScript, renew: renewScript, plainRelease: plainScript, plainAcquire: plainScript, acquire: acquireScript, joint: jointScript,
 }
 
 // The numbers of the protocol between this package and its scripts. What they mean is

@@ -59,6 +59,7 @@ var (
 	_ store.PeerCounter = (*Store)(nil)
 	_ store.Checker     = (*Store)(nil)
 	_ store.Prober      = (*Store)(nil)
+	_ store.Joint       = (*Store)(nil)
 )
 
 // Option changes what New makes.

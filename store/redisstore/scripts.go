@@ -65,6 +65,8 @@ var (
 	preludeText string
 	//go:embed scripts/acquire.lua
 	acquireText string
+	//go:embed scripts/joint.lua
+	jointText string
 	//go:embed scripts/plain.lua
 	plainText string
 	//go:embed scripts/renew.lua
@@ -89,6 +91,7 @@ var (
 	lookText string
 
 	acquireScript = newScript("acquire", acquireText)
+	jointScript   = newScript("joint", jointText)
 	plainScript   = newScript("plain", plainText)
 	renewScript   = newScript("renew", renewText)
 	releaseScript = newScript("release", releaseText)

@@ -53,7 +53,11 @@ type Harness struct {
 
 	// No capability may be missing in silence: one that a store does not have is
 	// named here, and its tests are then not run.
-	NoWaker, NoLister, NoLimiter, NoCounter bool
+	NoWaker, NoLister, NoLimiter, NoCounter, NoJoint bool
+
+	// Apart says that a store.Joint answers ErrApart to all ids: over a client of which
+	// nothing is known, keys of different ids do not go into one call.
+	Apart bool
 
 	// NoIDs says why the store cannot list its ids, and answers store.ErrConfig; "": it can.
 	NoIDs string
@@ -76,6 +80,7 @@ const (
 	counter
 	snapshot
 	forget
+	joint
 )
 
 // Run runs the suite.
@@ -107,6 +112,7 @@ func Run(t *testing.T, h Harness) {
 		{"limit", limitTests},
 		{"list", listTests},
 		{"keep", keepTests},
+		{"joint", jointTests},
 		{"many", manyTests},
 	}
 	t.Run("capabilities", func(t *testing.T) { h.Within(t, h.capabilities) })
@@ -141,7 +147,7 @@ func (h *Harness) has() (n need) {
 		there bool
 		need  need
 	}{
-		{!h.NoWaker, waker}, {!h.NoLister, lister}, {!h.NoLimiter, limiter}, {!h.NoCounter, counter},
+		{!h.NoWaker, waker}, {!h.NoLister, lister}, {!h.NoLimiter, limiter}, {!h.NoCounter, counter}, {!h.NoJoint && !h.Apart, joint},
 		{h.Snapshot != nil, snapshot}, {h.Forget != nil, forget},
 	} {
 		if c.there {
@@ -158,12 +164,13 @@ func (h *Harness) capabilities(t *testing.T) {
 	_, lists := st.(store.Lister)
 	_, limits := st.(store.LimitSetter)
 	_, counts := st.(store.PeerCounter)
+	_, joins := st.(store.Joint)
 	for _, c := range []struct {
 		name        string
 		there, deny bool
 	}{
 		{"store.Waker", wakes, h.NoWaker}, {"store.Lister", lists, h.NoLister},
-		{"store.LimitSetter", limits, h.NoLimiter}, {"store.PeerCounter", counts, h.NoCounter},
+		{"store.LimitSetter", limits, h.NoLimiter}, {"store.PeerCounter", counts, h.NoCounter}, {"store.Joint", joins, h.NoJoint},
 	} {
 		if c.there == c.deny {
 			t.Errorf("%T is a %s: %v; the harness says that it is not one: %v", st, c.name, c.there, c.deny)

@@ -25,16 +25,7 @@
 
 if now > LATEST + 0 then return reply({0}) end
 
--- claim answers a slot that is held or was granted to a waiter.
-local function claim(slot, r, ttl)
-	touch(S, ttl)
-	write()
-	call('ZADD', S, 'GT', string.format('%.0f', now + ttl), slot)
-	if r and string.byte(r) == 103 then
-		call('HSET', M, slot, 'h' .. string.sub(r, 2))
-	end
-	if r then keepM(ttl) end
-end
+-- @include claim
 
 -- one decides about one request, and returns outcome, place and fence, ticket.
 local function one(slot, weight, limit, ttl, queue, ticket, flags, owner, r, ticket0)
