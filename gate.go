@@ -22,6 +22,7 @@ type gate struct {
 	gateHooks
 	store   store.Store
 	parts   store.Partitioner // nil: one server
+	joint   store.Joint       // nil: ids are asked for one by one
 	stats   *stats
 	start   time.Time
 	backlog backlog
@@ -58,6 +59,7 @@ func newGate(st store.Store, stats *stats, hooks gateHooks) *gate {
 		breakers: make(map[string]*breaker), closed: make(chan struct{}),
 	}
 	g.parts, _ = st.(store.Partitioner)
+	g.joint, _ = st.(store.Joint)
 	g.backlog.init(g)
 	g.onReleased = g.released
 	return g
@@ -148,6 +150,28 @@ func (g *gate) acquire(ctx context.Context, r *store.Request) (store.Decision, e
 		return d, nil
 	}
 	return d, g.record(ctx, takes, r.ID, err)
+}
+
+// acquireAll asks the store for slots of several ids at once, which one server keeps.
+func (g *gate) acquireAll(ctx context.Context, rs []*store.Request) ([]store.Decision, error) {
+	id := rs[0].ID
+	if err := g.allow(ctx, takes, id); err != nil {
+		return nil, err
+	}
+	for _, r := range rs {
+		r.Budget = g.timeout
+	}
+	ds, err := g.joint.AcquireAll(ctx, rs)
+	switch {
+	case errors.Is(err, store.ErrApart):
+		return nil, err
+	case err == nil && ds[len(ds)-1].Outcome != store.Granted:
+		if b := g.breaker(id); b != nil {
+			b.refused()
+		}
+		return ds, nil
+	}
+	return ds, g.record(ctx, takes, id, err)
 }
 
 // renew renews slots that one server keeps, each with an error of its own as of

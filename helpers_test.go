@@ -26,6 +26,9 @@ func open(t testing.TB, o Options) *Semaphore {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if jointHidden {
+		s.gate.joint = nil
+	}
 	t.Cleanup(func() {
 		_ = s.Close()
 		if time.Now().Year() == 2000 { // a bubble: what hangs in the store may end
@@ -258,6 +261,14 @@ func (s *shaky) Acquire(ctx context.Context, r *store.Request) (d store.Decision
 		d = store.Decision{}
 	}
 	return d, err
+}
+
+func (s *shaky) AcquireAll(ctx context.Context, rs []*store.Request) (ds []store.Decision, err error) {
+	err = s.do(ctx, "acquire", rs[0].ID, rs[0].Budget, func() error {
+		ds, err = s.Store.AcquireAll(context.Background(), rs)
+		return err
+	})
+	return ds, err
 }
 
 func (s *shaky) Renew(ctx context.Context, rs []store.Renewal) (out []store.RenewResult) {

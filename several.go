@@ -64,6 +64,8 @@ type severally struct {
 	levels []level
 	ends   time.Duration // by MaxWait
 	asked  int           // levels that were asked for at least once
+	waits  bool          // in line, where there is one
+	apart  bool          // the store takes the ids one by one
 
 	parked   []*Lease // of the levels passed, in their order
 	admitted []*Lease // of further levels, by Outage Local, all at once
@@ -71,7 +73,7 @@ type severally struct {
 
 // acquireAll takes a lease of id and of the further ones of c.
 func (s *Semaphore) acquireAll(ctx context.Context, id string, c callOptions, waits bool) (*Lease, error) {
-	v := &severally{s: s, call: c, ends: math.MaxInt64}
+	v := &severally{s: s, call: c, waits: waits, apart: s.gate.joint == nil, ends: math.MaxInt64}
 	if err := v.plan(ctx, id, c, waits); err != nil {
 		return nil, err
 	}
@@ -80,26 +82,30 @@ func (s *Semaphore) acquireAll(ctx context.Context, id string, c callOptions, wa
 	if began := s.now(); c.maxWait < v.ends-began {
 		v.ends = began + c.maxWait
 	}
-	for len(v.parked) < len(v.levels) {
-		at := len(v.parked)
-		lease, err := v.take(ctx, at)
-		if lost := v.lost(); lost < at && ctx.Err() == nil {
-			// Those beyond it go back too: who waits holds narrower levels only.
-			if lease != nil {
+	for {
+		at, err := v.together(ctx, len(v.levels))
+		if err == nil && at < len(v.levels) {
+			var lease *Lease
+			if lease, err = v.take(ctx, at); lease != nil {
 				v.parked = append(v.parked, lease)
 			}
+		}
+		switch lost := v.lost(); {
+		case ctx.Err() == nil && lost < len(v.parked):
+			// Those beyond it go back too: who waits holds narrower levels only.
 			s.stats.retaken.Add(1)
 			v.giveBack(ctx, lost)
 			v.slotID, v.asked = s.slotID(), lost // what releases the lost one must not release this
-			continue
-		}
-		if err != nil {
+		case err == nil && ctx.Err() != nil:
+			err = fmt.Errorf("gotsem: %q: granted when its ctx was over, and released: %w", v.levels[min(at, len(v.levels)-1)].id, ctx.Err())
+			fallthrough
+		case err != nil:
 			v.giveBack(ctx, 0)
 			return nil, atLevel(err, at)
+		case len(v.parked) == len(v.levels):
+			return v.link(ctx), nil
 		}
-		v.parked = append(v.parked, lease)
 	}
-	return v.link(ctx), nil
 }
 
 // plan makes the levels of c, and refuses what no store need be asked about.
@@ -133,6 +139,79 @@ func (v *severally) plan(ctx context.Context, id string, c callOptions, waits bo
 	}
 	return v.s.order.check(v.levels)
 }
+
+// together takes the levels up to that one which are not taken yet in one step, if the
+// store can and there is room at all of them. It returns up to which the levels are taken:
+// the next is to be asked for by itself, since it is full, or since the store cannot. An
+// error is final.
+func (v *severally) together(ctx context.Context, upTo int) (at int, err error) {
+	s := v.s
+	at = len(v.parked)
+	if v.apart || upTo-at < 2 || v.ended(ctx) {
+		return at, nil
+	}
+	rs, marks := make([]*store.Request, 0, upTo-at), make([]uint64, 0, upTo-at)
+	for i, l := range v.levels[at:upTo] {
+		if i > 0 && s.gate.server(l.id) != s.gate.server(rs[0].ID) {
+			v.apart = true
+			return at, nil
+		}
+		r := &store.Request{ID: l.id, SlotID: v.slotID, Weight: l.weight, Limit: l.limit, TTL: s.opt.TTL, Owner: s.owner,
+			Grace: s.opt.Grace, FirstAttempt: at+i >= v.asked, OutageFor: s.local.unreportedOutage(l.id)}
+		s.classify(r, v.call)
+		rs, marks = append(rs, r), append(marks, s.known.mark(l.id))
+	}
+	sent := s.now()
+	ds, err := s.gate.acquireAll(ctx, rs)
+	switch {
+	case errors.Is(err, store.ErrApart):
+		v.apart = true
+		return at, nil
+	case err != nil: // the next is asked for by itself, which finds out what that means
+		v.apart = true
+		if mayHaveArrived(err) {
+			for _, r := range rs {
+				s.gate.backlog.add(r.ID, r.SlotID, true)
+			}
+			v.slotID = s.slotID() // what releases those must not release the next
+		}
+		return at, nil
+	}
+	for i := range ds {
+		if i == len(ds)-1 || ds[i].Outcome == store.Granted {
+			s.local.learn(rs[i], ds[i])
+		}
+	}
+	last := len(ds) - 1
+	if d := ds[last]; d.Outcome != store.Granted {
+		return v.refusedTogether(ctx, at+last, rs[last], d, marks[last])
+	}
+	v.asked = max(v.asked, upTo)
+	now := s.now()
+	for i, d := range ds {
+		lease := s.newLease(ctx, rs[i], byStore, d, sent)
+		lease.part = true
+		s.keep(lease, now)
+		v.parked = append(v.parked, lease)
+	}
+	return upTo, nil
+}
+
+// refusedTogether is what follows when the level there had no room: the end of a call
+// that does not wait. One that does takes those before it, and stands in line for that.
+func (v *severally) refusedTogether(ctx context.Context, there int, r *store.Request, d store.Decision, mark uint64) (at int, err error) {
+	waiting := d.Outcome == store.Full || d.Outcome == store.Recovering
+	if !v.waits || !waiting || v.levels[there].queue <= 0 {
+		return there, atLevel(v.s.refusal(&request{Request: *r, mark: mark}, d, 0), there)
+	}
+	if _, err := v.together(ctx, there); err != nil {
+		return there, err
+	}
+	return len(v.parked), nil
+}
+
+// ended reports whether the call's time is over.
+func (v *severally) ended(ctx context.Context) bool { return ctx.Err() != nil || v.s.now() >= v.ends }
 
 // take takes one level, by the ways in which a call for one id does.
 func (v *severally) take(ctx context.Context, at int) (*Lease, error) {

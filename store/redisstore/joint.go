@@ -29,8 +29,13 @@ func (s *Store) AcquireAll(ctx context.Context, rs []*store.Request) ([]store.De
 			return nil, store.ErrApart
 		}
 	}
-	// What is left behind has its ops to itself: none is used again.
-	ds, err := aside(bounded, &s.client.left, func(ctx context.Context) ([]store.Decision, error) { return s.exec.joint(ctx, ops) }, nil)
+	var ds []store.Decision
+	var err error
+	if s.client.ctxBound {
+		ds, err = s.exec.joint(bounded, ops)
+	} else { // what is left behind has its ops to itself: none is used again
+		ds, err = aside(bounded, &s.client.left, func(ctx context.Context) ([]store.Decision, error) { return s.exec.joint(ctx, ops) }, nil)
+	}
 	if err != nil && isHalfway(err) { // what it has done so far is undone
 		for _, r := range rs {
 			again := s.op(release, r.ID, r.SlotID, r.Budget)
