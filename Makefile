@@ -32,6 +32,9 @@ verify: deps ## faults, histories, mutations: a short run with fixed seeds
 soak: deps ## random faults for SECONDS (default 600)
 	cd verify && go run . soak -seconds $(SECONDS)
 
+levels: deps ## several limits at once on a real Redis: fair shares, and limits that cross; 2 minutes
+	cd verify && go run . levels
+
 uploads: ## refused uploads as clients and proxies see them, beside a bare handler; 5 minutes
 	@scripts/deps.sh uploads
 	cd verify && go run ./uploads
@@ -44,4 +47,4 @@ lab: deps ## the load-shedding experiment, whole; draws the charts in docs/
 
 ci: lint test verify ## what CI runs
 
-.PHONY: help test deps lint demo verify soak uploads bench lab ci
+.PHONY: help test deps lint demo verify soak levels uploads bench lab ci

@@ -250,6 +250,29 @@ func runImpatient(args []string) error {
 	return errors.Join(failed...)
 }
 
+func runLevels(args []string) error {
+	f := flag.NewFlagSet("levels", flag.ExitOnError)
+	length := f.Duration("length", 30*time.Second, "of each load")
+	_ = f.Parse(args)
+	inOrder := 0
+	var wrong []string
+	for _, onRedis := range []bool{false, true} {
+		r, err := faults.Within("levels", func(tb redistest.TB) faults.LevelsResult { return faults.Levels(tb, onRedis, *length) })
+		if err != nil {
+			return err
+		}
+		fmt.Println(r)
+		if !onRedis {
+			inOrder = r.Both
+		}
+		wrong = append(wrong, r.Bad(inOrder)...)
+	}
+	if len(wrong) > 0 {
+		return errors.New(strings.Join(wrong, "; "))
+	}
+	return nil
+}
+
 func runStarved(args []string) error {
 	f := flag.NewFlagSet("starved", flag.ExitOnError)
 	length := f.Duration("length", time.Minute, "how long")

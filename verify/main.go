@@ -33,6 +33,7 @@ var commands = map[string]struct {
 	"local":     {runLocal, "an outage under the policy Local, from three processes"},
 	"impatient": {runImpatient, "patient callers beside ones that give up at once"},
 	"starved":   {runStarved, "leases of a process that is starved of its processor"},
+	"levels":    {runLevels, "several limits at once: fair shares, and limits that cross"},
 	"xsync":     {runXSync, "the tests of golang.org/x/sync/semaphore, on both stores"},
 	"mutants":   {runMutants, "break the rules one by one, and see that a check notices"},
 }
@@ -56,7 +57,7 @@ func main() {
 		}
 	}
 	fmt.Fprintln(os.Stderr, "usage: go run . COMMAND [flags]")
-	for _, name := range []string{"check", "soak", "table", "split", "packets", "away", "local", "impatient", "starved", "xsync", "mutants"} {
+	for _, name := range []string{"check", "soak", "table", "split", "packets", "away", "local", "impatient", "starved", "levels", "xsync", "mutants"} {
 		if c, ok := commands[name]; ok {
 			fmt.Fprintf(os.Stderr, "  %-9s %s\n", name, c.what)
 		}

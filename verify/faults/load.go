@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 // Load is what the goroutines of one process do: acquire, hold, give back, again.
 type Load struct {
 	IDs       []string
+	Levels    []string // further ids of every third call, in this order
 	Workers   int
 	TryShare  int           // of 100 acquires, so many do not wait in line
 	Patience  time.Duration // of those that wait
@@ -77,13 +79,19 @@ func (l Load) once(ctx context.Context, sem *gotsem.Semaphore, who string, r *ra
 	var lease *gotsem.Lease
 	var err error
 	began := now()
+	var opts []gotsem.Option
+	if len(l.Levels) > 0 && r.IntN(3) == 0 {
+		for _, level := range l.Levels {
+			opts = append(opts, gotsem.Also(level))
+		}
+	}
 	if r.IntN(100) < l.TryShare {
-		lease, err = sem.Try(ctx, id)
+		lease, err = sem.Try(ctx, id, opts...)
 		if calls != nil {
 			calls.note(now()-began, err)
 		}
 	} else {
-		lease, err = sem.Acquire(ctx, id, gotsem.MaxWait(l.Patience))
+		lease, err = sem.Acquire(ctx, id, append(opts, gotsem.MaxWait(l.Patience))...)
 		if calls != nil {
 			calls.note(0, err)
 		}
@@ -91,15 +99,18 @@ func (l Load) once(ctx context.Context, sem *gotsem.Semaphore, who string, r *ra
 	if err != nil {
 		return
 	}
-	Hold(ctx, lease, began, who, id, hold, sink)
+	Hold(ctx, lease, began, who, hold, sink)
 }
 
 // Hold holds a lease, that was asked for at asked, for a while, tells sink, and gives it
 // back.
-func Hold(ctx context.Context, lease *gotsem.Lease, asked time.Duration, who, id string, hold time.Duration, sink Sink) {
+func Hold(ctx context.Context, lease *gotsem.Lease, asked time.Duration, who string, hold time.Duration, sink Sink) {
 	start := now()
 	expires := expiry(lease)
-	sink.Begin(Span{Who: who, ID: id, Slot: lease.SlotID(), Weight: lease.Weight(), Fence: lease.Fence(), Asked: asked, Start: start, Local: expires == 0})
+	ids := lease.IDs()
+	for i, id := range ids {
+		sink.Begin(Span{Who: who, ID: id, Slot: spanSlot(lease, i), Weight: lease.Weight(), Fence: lease.FenceOf(id), Asked: asked, Start: start, Local: expires == 0})
+	}
 	lost := lease.Context()
 	timer := time.NewTimer(hold)
 	defer timer.Stop()
@@ -114,8 +125,18 @@ func Hold(ctx context.Context, lease *gotsem.Lease, asked time.Duration, who, id
 	if expires > 0 {
 		end = min(end, expires)
 	}
-	sink.End(who, lease.SlotID(), end, told)
+	for i := range ids {
+		sink.End(who, spanSlot(lease, i), end, told)
+	}
 	_ = lease.Release(ctx) // what fails is tried again in the background
+}
+
+// spanSlot names the span of a lease at one of its ids, which have the same slot id.
+func spanSlot(lease *gotsem.Lease, i int) string {
+	if i == 0 {
+		return lease.SlotID()
+	}
+	return fmt.Sprint(lease.SlotID(), " of id ", i)
 }
 
 // expiry is Lease.Expires by now; 0: it depends on no store.

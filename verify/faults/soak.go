@@ -37,6 +37,9 @@ const (
 
 var soakIDs = []string{"a", "b{x}", "c", "d"}
 
+// soakLevels are the further ids of every third call: a tenant's, and all.
+var soakLevels = []string{"tenant", "all"}
+
 // soak is one run.
 type soak struct {
 	tb      redistest.TB
@@ -95,7 +98,7 @@ func (s *soak) must(err error) {
 func (s *soak) start(seed uint64, wrapped bool) {
 	s.config = workerConfig{
 		Kind: s.kind, Prefix: "soak:", Limit: soakLimit, TTL: soakTTL, Grace: soakGrace, Outage: gotsem.Closed, Seed: seed, Wrapped: wrapped,
-		Load: Load{IDs: soakIDs, Workers: 8, TryShare: 30, Patience: 4 * time.Second, HoldLeast: 20 * time.Millisecond, HoldMost: 5 * time.Second, Pause: 50 * time.Millisecond},
+		Load: Load{IDs: soakIDs, Levels: soakLevels, Workers: 8, TryShare: 30, Patience: 4 * time.Second, HoldLeast: 20 * time.Millisecond, HoldMost: 5 * time.Second, Pause: 50 * time.Millisecond},
 	}
 	switch s.kind {
 	case Single:
@@ -394,7 +397,7 @@ func (s *soak) run(seed uint64, length time.Duration) SoakResult {
 	served := func(id string) bool {
 		return FirstAfter(s.referee.Spans(), calm, func(sp Span) bool { return sp.ID == id }) >= 0
 	}
-	for _, id := range soakIDs {
+	for _, id := range append(slices.Clone(soakIDs), soakLevels...) {
 		if err := await("a grant of "+id, 2*soakGrace+10*time.Second, func() error {
 			if !served(id) {
 				return errors.New("none since the last fault")
@@ -428,7 +431,9 @@ func (s *soak) run(seed uint64, length time.Duration) SoakResult {
 	return result
 }
 
-func (s *soak) nothingLeft() error { return nothingLeft(s.rdb, s.config.Prefix, soakLimit, soakIDs) }
+func (s *soak) nothingLeft() error {
+	return nothingLeft(s.rdb, s.config.Prefix, soakLimit, append(slices.Clone(soakIDs), soakLevels...))
+}
 
 func (r SoakResult) String() string {
 	verdict := "ok  "
