@@ -71,9 +71,17 @@ func callOptionsOf(opts []Option) callOptions {
 // No room is a *FullError (ErrFull); ErrTooHeavy, ErrUnavailable (by the outage
 // policy), ErrRecovering, ErrClosed and the ctx's own error are the others.
 func (s *Semaphore) Try(ctx context.Context, id string, opts ...Option) (*Lease, error) {
-	c := callOptionsOf(opts)
+	seen := s.see()
+	lease, err := s.tryOf(ctx, id, callOptionsOf(opts), seen)
+	if seen != nil {
+		s.answered(ctx, seen, id, opts, lease, err)
+	}
+	return lease, err
+}
+
+func (s *Semaphore) tryOf(ctx context.Context, id string, c callOptions, seen *sighting) (*Lease, error) {
 	if c.also != nil {
-		return s.acquireAll(ctx, id, c, false)
+		return s.acquireAll(ctx, id, c, false, seen)
 	}
 	limit, err := s.admissible(ctx, id, c, true)
 	if err != nil {
@@ -105,9 +113,17 @@ func (s *Semaphore) Try(ctx context.Context, id string, opts ...Option) (*Lease,
 // granted by wake-up is provisional: trusted for [store.Claim] since the last poll, and
 // renewed within 20 ms unless released first. Until then [Lease.Expires] says no later.
 func (s *Semaphore) Acquire(ctx context.Context, id string, opts ...Option) (*Lease, error) {
-	c := callOptionsOf(opts)
+	seen := s.see()
+	lease, err := s.acquireOf(ctx, id, callOptionsOf(opts), seen)
+	if seen != nil {
+		s.answered(ctx, seen, id, opts, lease, err)
+	}
+	return lease, err
+}
+
+func (s *Semaphore) acquireOf(ctx context.Context, id string, c callOptions, seen *sighting) (*Lease, error) {
 	if c.also != nil {
-		return s.acquireAll(ctx, id, c, c.maxWait > 0)
+		return s.acquireAll(ctx, id, c, c.maxWait > 0, seen)
 	}
 	limit, err := s.admissible(ctx, id, c, false)
 	if err != nil {
@@ -121,7 +137,7 @@ func (s *Semaphore) Acquire(ctx context.Context, id string, opts ...Option) (*Le
 	r := s.request(id, c.weight, limit)
 	defer s.requests.Put(r)
 	if queue > 0 && c.maxWait > 0 {
-		r.Queue = queue
+		r.Queue, r.seen = queue, seen
 		s.classify(&r.Request, c)
 		return s.wait(ctx, r, c.maxWait)
 	}
@@ -223,6 +239,7 @@ type request struct {
 	store.Request
 	ids  slotIDs
 	mark uint64     // of the known refusals, when the store was asked last
+	seen *sighting  // of a call that is observed
 	part *severally // the call for several ids that this is a part of; nil: it is one of its own
 }
 
@@ -244,6 +261,7 @@ func (s *Semaphore) leaseID(ids *slotIDs) string {
 // plainRequest is request for TryAcquire, whose slot ids are short. It has none yet.
 func (s *Semaphore) plainRequest(id string, weight, limit int) *request {
 	r := s.requests.Get().(*request)
+	r.seen = nil
 	r.Request = store.Request{} // and then field by field, in place: see redisstore's free
 	r.ID, r.Weight, r.Limit = id, weight, limit
 	r.TTL, r.Owner, r.Grace, r.FirstAttempt = s.opt.TTL, s.owner, s.opt.Grace, true

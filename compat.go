@@ -69,12 +69,23 @@ func NewGotsem(rdb redis.UniversalClient, keyPrefix string, slotTTL time.Duratio
 // is misconfigured (a wrong type at the key, no password, no right) are no
 // outage: not acquired, and logged.
 func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
+	seen := s.see()
+	result, err := s.tryPlain(ctx, id)
+	if seen != nil {
+		s.answeredPlain(ctx, seen, id, result, err)
+	}
+	return result
+}
+
+// tryPlain is TryAcquire, and what it does not tell: why the store was not asked, or did
+// not answer.
+func (s *Semaphore) tryPlain(ctx context.Context, id string) (AcquireResult, error) {
 	limit, err := s.admissible(ctx, id, callOptions{weight: 1}, true)
 	if full, ok := err.(*FullError); ok {
-		return AcquireResult{Active: full.Active, Max: full.Limit}
+		return AcquireResult{Active: full.Active, Max: full.Limit}, nil
 	} else if err != nil {
 		s.opt.Logger.Warn("gotsem: not acquired", "id", id, "error", err)
-		return AcquireResult{Max: s.opt.Limit}
+		return AcquireResult{Max: s.opt.Limit}, err
 	}
 	s.checkStore()
 	r := s.plainRequest(id, 1, limit)
@@ -86,23 +97,23 @@ func (s *Semaphore) TryAcquire(ctx context.Context, id string) AcquireResult {
 	switch {
 	case err == nil && d.Outcome == store.Granted:
 		s.stats.granted.Add(1)
-		return AcquireResult{Acquired: true, SlotID: r.SlotID, Active: d.Active, Max: d.Limit}
+		return AcquireResult{Acquired: true, SlotID: r.SlotID, Active: d.Active, Max: d.Limit}, nil
 	case err == nil:
 		if s.known == nil { // nobody reads the error, and making it is not free
 			s.countRefusal(d, 0)
 		} else {
 			_ = s.refusal(r, d, 0)
 		}
-		return AcquireResult{Active: d.Active, Max: d.Limit}
+		return AcquireResult{Active: d.Active, Max: d.Limit}, nil
 	case d.Outcome == store.Granted: // it came too late
 		s.opt.Logger.Warn("gotsem: not acquired", "id", id, "error", err)
-		return AcquireResult{Max: d.Limit}
+		return AcquireResult{Max: d.Limit}, err
 	case s.failsOpen(ctx, &r.Request, err):
 		s.stats.failedOpen.Add(1)
-		return AcquireResult{Acquired: true, SlotID: failedOpenID, Max: limit}
+		return AcquireResult{Acquired: true, SlotID: failedOpenID, Max: limit}, nil
 	}
 	_ = s.turnedAway(err)
-	return AcquireResult{Max: limit}
+	return AcquireResult{Max: limit}, err
 }
 
 // Release releases a slot of TryAcquire. It goes on when ctx is over, and

@@ -39,8 +39,8 @@
 // importance), line.go and wait.go (waiting), lease.go and renewer.go (what you
 // hold), gate.go and breaker.go (the way to the store, and its outages), outage.go and
 // local.go (who is admitted meanwhile), backlog.go (what the store has not taken back
-// yet), limit.go, known.go and drain.go (what is remembered of an id), usage.go and
-// stats.go (looking in), compat.go (the compatibility API: NewGotsem and its five
+// yet), limit.go, known.go and drain.go (what is remembered of an id), usage.go, stats.go
+// and observe.go (looking in), compat.go (the compatibility API: NewGotsem and its five
 // methods). Package store is the contract with the place that keeps the slots,
 // store/memstore its shortest full statement.
 package gotsem

@@ -63,6 +63,7 @@ type FullError struct {
 	NextLapse  time.Duration // until the first of the slots lapses, unless its holder renews it, as those that live do; 0: not known
 
 	line   bool // the line was full too
+	known  bool // the store was not asked: it said so a moment ago
 	waited time.Duration
 }
 

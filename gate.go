@@ -27,6 +27,7 @@ type gate struct {
 	start   time.Time
 	backlog backlog
 
+	observers  *atomic.Pointer[[]*Observer]
 	onReleased func(id, slotID string, err error) // released, made into a func once
 
 	some  atomic.Int32 // breakers that there are: none while all is well
@@ -122,8 +123,8 @@ func (g *gate) makeBreaker(server string) *breaker {
 			timeout: g.timeout,
 			least:   g.reportFrom,
 			stop:    g.closed,
-			opened:  func() { g.stats.outages.Add(1); g.downs.Add(1) },
-			closed:  func() { g.downs.Add(-1) },
+			opened:  func() { g.stats.outages.Add(1); g.downs.Add(1); g.changed(server, true) },
+			closed:  func() { g.downs.Add(-1); g.changed(server, false) },
 			back:    g.onBack,
 		})
 		g.breakers[server] = b
@@ -140,7 +141,9 @@ func (g *gate) acquire(ctx context.Context, r *store.Request) (store.Decision, e
 		return store.Decision{}, err
 	}
 	r.Budget = g.timeout
+	began := g.timed()
 	d, err := g.store.Acquire(ctx, r)
+	g.called(began, "acquire", 1, err)
 	r.FirstAttempt = false // from now on the store may hold something for it
 	if err == nil && d.Outcome != store.Granted && d.Outcome != store.Waiting {
 		// A refusal is no proof that the store can take what it is given.
@@ -161,7 +164,9 @@ func (g *gate) acquireAll(ctx context.Context, rs []*store.Request) ([]store.Dec
 	for _, r := range rs {
 		r.Budget = g.timeout
 	}
+	began := g.timed()
 	ds, err := g.joint.AcquireAll(ctx, rs)
+	g.called(began, "acquire", len(rs), err)
 	switch {
 	case errors.Is(err, store.ErrApart):
 		return nil, err
@@ -183,6 +188,7 @@ func (g *gate) renew(ctx context.Context, rs []store.Renewal) []store.RenewResul
 	}
 	bounded, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
+	began := g.timed()
 	out := g.store.Renew(bounded, rs)
 	// The batch counts as one call: it was answered if one of them was. An error of one
 	// id, or of the set-up, is nobody else's.
@@ -200,6 +206,7 @@ func (g *gate) renew(ctx context.Context, rs []store.Renewal) []store.RenewResul
 		}
 		break
 	}
+	g.called(began, "renew", len(rs), outage)
 	_ = g.record(ctx, keeps, rs[0].ID, outage) // counted; each renewal has its own error
 	return out
 }
@@ -216,7 +223,9 @@ func (g *gate) release(ctx context.Context, r *store.Release) (bool, error) {
 func (g *gate) send(ctx context.Context, r *store.Release) (bool, error) {
 	r.Budget = cmp.Or(r.Budget, g.timeout)
 	g.onFree(r.ID) // before and after: in between it makes room, at a moment nobody knows
+	began := g.timed()
 	freed, err := g.store.Release(ctx, r)
+	g.called(began, "release", 1, err)
 	g.onFree(r.ID)
 	return freed, g.record(ctx, keeps, r.ID, err)
 }

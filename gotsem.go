@@ -34,6 +34,9 @@ type Semaphore struct {
 	known   *knownFull // nil: refusals are not believed
 	stats   stats
 
+	observing sync.Mutex
+	observers atomic.Pointer[[]*Observer] // nil: nobody is told
+
 	stamp    func() string // what slot ids of leases begin with; nil: nothing
 	requests sync.Pool     // of *request
 	releases sync.Pool     // of *store.Release
@@ -96,6 +99,7 @@ func newSemaphore(o Options) *Semaphore {
 		hooks.onFree = s.known.forget
 	}
 	s.gate = newGate(o.Store, &s.stats, hooks)
+	s.gate.observers = &s.observers
 	s.renewer.init(s)
 	return s
 }

@@ -81,7 +81,9 @@ func (k *knownFull) learn(err error, weight, share int, mark uint64) {
 	if len(k.ids) >= knownMax {
 		clear(k.ids)
 	}
-	k.ids[full.ID] = &knownEntry{full: full, weight: weight, share: share, until: time.Since(k.start) + keep}
+	known := *full
+	known.known = true
+	k.ids[full.ID] = &knownEntry{full: &known, weight: weight, share: share, until: time.Since(k.start) + keep}
 	k.some.Store(int64(len(k.ids)))
 	if k.mark(full.ID) != mark { // looked at last: forget counts first, and looks at some then
 		delete(k.ids, full.ID)

@@ -173,9 +173,12 @@ func (l *Lease) Expires() time.Time {
 }
 
 // leaseLost is the ErrLeaseLost of one lease.
-type leaseLost struct{ id, why string }
+type leaseLost struct {
+	id     string
+	reason lossReason
+}
 
-func (e *leaseLost) Error() string        { return fmt.Sprintf("gotsem: %q: lease lost: %s", e.id, e.why) }
+func (e *leaseLost) Error() string        { return fmt.Sprintf("gotsem: %q: lease lost: %s", e.id, e.reason) }
 func (e *leaseLost) Is(target error) bool { return target == ErrLeaseLost }
 
 // cause is why a lease that is not held any more ended.
@@ -222,8 +225,9 @@ func (l *Lease) end(state uint32) bool {
 	}
 	if !l.part {
 		l.sem.stats.held.Add(-1)
+		l.tellEnd()
 	} else if all := l.with.Load(); all != nil {
-		all.end()
+		all.end(l)
 	}
 	l.mu.Lock()
 	if l.ctx != nil {
@@ -258,7 +262,7 @@ func (w lossReason) String() string {
 // lose ends a lease that is not ours any more. Its slots are given back all the
 // same: we may be wrong, and a slot id that holds nothing harms nobody.
 func (l *Lease) lose(why lossReason) {
-	l.why.CompareAndSwap(nil, &leaseLost{l.id, why.String()})
+	l.why.CompareAndSwap(nil, &leaseLost{l.id, why})
 	if !l.end(lost) {
 		return
 	}

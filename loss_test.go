@@ -123,7 +123,7 @@ func TestALeaseThatIsOverIsNotSeenHeld(t *testing.T) {
 	s := open(t, Options{Limit: 1})
 	l := mustTry(t, s, "id")
 	ctx := l.Context()
-	l.why.Store(&leaseLost{"id", "the test says so"})
+	l.why.Store(&leaseLost{"id", revoked})
 	l.state.Store(lost) // and whoever did that is about to cancel
 	if ctx.Err() == nil || !errors.Is(context.Cause(ctx), ErrLeaseLost) {
 		t.Errorf("%v, %v", ctx.Err(), context.Cause(ctx))

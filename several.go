@@ -60,6 +60,7 @@ type level struct {
 type severally struct {
 	s      *Semaphore
 	call   callOptions
+	seen   *sighting
 	slotID string // the same at all levels, but for those taken again
 	levels []level
 	ends   time.Duration // by MaxWait
@@ -72,8 +73,8 @@ type severally struct {
 }
 
 // acquireAll takes a lease of id and of the further ones of c.
-func (s *Semaphore) acquireAll(ctx context.Context, id string, c callOptions, waits bool) (*Lease, error) {
-	v := &severally{s: s, call: c, waits: waits, apart: s.gate.joint == nil, ends: math.MaxInt64}
+func (s *Semaphore) acquireAll(ctx context.Context, id string, c callOptions, waits bool, seen *sighting) (*Lease, error) {
+	v := &severally{s: s, call: c, seen: seen, waits: waits, apart: s.gate.joint == nil, ends: math.MaxInt64}
 	if err := v.plan(ctx, id, c, waits); err != nil {
 		return nil, err
 	}
@@ -223,9 +224,9 @@ func (v *severally) take(ctx context.Context, at int) (*Lease, error) {
 	}
 	r := s.plainRequest(l.id, l.weight, l.limit)
 	defer s.requests.Put(r)
-	defer func() { r.part = nil }()
+	defer func() { r.part, r.seen = nil, nil }()
 	r.SlotID, r.part = v.slotID, v
-	r.FirstAttempt = at >= v.asked
+	r.FirstAttempt, r.seen = at >= v.asked, v.seen
 	v.asked = max(v.asked, at+1)
 	left := v.ends - s.now()
 	if l.queue > 0 && left > 0 {
@@ -316,7 +317,7 @@ func (v *severally) link(ctx context.Context) *Lease {
 	}
 	for _, l := range all.leases { // one may have been lost a moment ago, by itself
 		if state := l.state.Load(); state != held {
-			all.end()
+			all.end(l)
 			if state == lost {
 				all.lose(l)
 			}
@@ -326,10 +327,11 @@ func (v *severally) link(ctx context.Context) *Lease {
 	return all.leases[0]
 }
 
-// end has the lease counted as held no more, once.
-func (a *levels) end() {
+// end has the lease counted as held no more, once, since it has ended at one of its ids.
+func (a *levels) end(at *Lease) {
 	if a.over.CompareAndSwap(false, true) {
 		a.leases[0].sem.stats.held.Add(-1)
+		a.leases[0].tellEndAs(at)
 	}
 }
 

@@ -138,6 +138,7 @@ func (w *wait) decided(ctx context.Context, d store.Decision) (outcome, bool) {
 // standInLine notes that the store keeps a place.
 func (w *wait) standInLine(d store.Decision) {
 	if !w.inLine {
+		w.r.seen.stood(d.Place)
 		w.inLine = true
 		w.s.stats.queued.Add(1)
 		w.s.drains.want()
