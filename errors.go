@@ -30,6 +30,10 @@ var (
 	// not be renewed in time. It is the cause of Lease.Context.
 	ErrLeaseLost = errors.New("gotsem: lease lost")
 
+	// ErrHeldTooLong: the lease was held for longer than Options.MaxHold. It is an
+	// ErrLeaseLost.
+	ErrHeldTooLong = errors.New("gotsem: lease held too long")
+
 	// ErrUnavailable: the store could not be asked, and the outage policy does
 	// not admit. It is not "full".
 	ErrUnavailable = errors.New("gotsem: store unavailable")

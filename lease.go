@@ -57,6 +57,8 @@ type Lease struct {
 	mu  sync.Mutex
 	ctx *leaseContext // made when asked for
 
+	watches []*time.Timer // of MaxHold and SlowHold
+
 	// The rest is the renewer's, under the lock of the list that the lease is in.
 	prev, next *Lease
 	due        time.Duration // its place in the list: when to look after it
@@ -113,11 +115,41 @@ func (s *Semaphore) keep(l *Lease, now time.Duration) {
 	if !l.part {
 		s.stats.granted.Add(1)
 		s.stats.held.Add(1)
+		l.watch()
 	}
 	if !s.renewer.add(l, now) { // closed meanwhile
 		l.end(ended)
 		s.renewer.giveBack(l)
 	}
+}
+
+// watch has a lease that is held for long noticed.
+func (l *Lease) watch() {
+	s := l.sem
+	if s.opt.MaxHold == 0 && s.opt.SlowHold == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if d := s.opt.MaxHold; d > 0 {
+		l.watches = append(l.watches, time.AfterFunc(d, func() { l.lose(heldTooLong) }))
+	}
+	if d := s.opt.SlowHold; d > 0 {
+		l.watches = append(l.watches, time.AfterFunc(d, func() {
+			if l.state.Load() == held {
+				s.opt.Logger.Warn("gotsem: a lease is held for long", "id", l.id, "owner", s.owner, "held", d)
+			}
+		}))
+	}
+}
+
+func (l *Lease) stopWatches() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, timer := range l.watches {
+		timer.Stop()
+	}
+	l.watches = nil
 }
 
 // until is how long l may be believed.
@@ -178,8 +210,10 @@ type leaseLost struct {
 	reason lossReason
 }
 
-func (e *leaseLost) Error() string        { return fmt.Sprintf("gotsem: %q: lease lost: %s", e.id, e.reason) }
-func (e *leaseLost) Is(target error) bool { return target == ErrLeaseLost }
+func (e *leaseLost) Error() string { return fmt.Sprintf("gotsem: %q: lease lost: %s", e.id, e.reason) }
+func (e *leaseLost) Is(target error) bool {
+	return target == ErrLeaseLost || target == ErrHeldTooLong && e.reason == heldTooLong
+}
 
 // cause is why a lease that is not held any more ended.
 func (l *Lease) cause() error {
@@ -229,6 +263,7 @@ func (l *Lease) end(state uint32) bool {
 	} else if all := l.with.Load(); all != nil {
 		all.end(l)
 	}
+	l.stopWatches()
 	l.mu.Lock()
 	if l.ctx != nil {
 		l.ctx.cancel(l.cause())
@@ -245,6 +280,7 @@ const (
 	restoredLate                   // one was, but after its time
 	revoked                        // by Revoke or Clear
 	forgotten                      // by the store
+	heldTooLong                    // Options.MaxHold
 )
 
 func (w lossReason) String() string {
@@ -255,6 +291,8 @@ func (w lossReason) String() string {
 		return "it was revoked"
 	case forgotten:
 		return "the store does not know it any more"
+	case heldTooLong:
+		return "it was held for longer than MaxHold"
 	}
 	return "it could not be renewed in time"
 }
@@ -293,6 +331,10 @@ func (l *Lease) tellLoss(why lossReason) {
 		s.stats.revoked.Add(1)
 	case expired, restoredLate:
 		s.stats.expired.Add(1)
+	case heldTooLong:
+		s.stats.heldTooLong.Add(1)
+		s.opt.Logger.Warn("gotsem: lease held too long, and taken away", "id", l.id, "owner", s.owner, "held", s.opt.MaxHold)
+		return
 	}
 	s.opt.Logger.Warn("gotsem: lease lost", "id", l.id, "why", why.String())
 }

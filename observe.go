@@ -130,6 +130,7 @@ const (
 	Revoked       // by Revoke or Clear
 	Forgotten     // the store did not know it any more
 	Late          // the store put it back after its time was over
+	TooLong       // it was held for longer than MaxHold
 	ByClose       // Close
 )
 
@@ -138,7 +139,7 @@ func (w Why) String() string {
 	if w > ByClose {
 		return "unknown"
 	}
-	return [...]string{"released", "lapsed", "revoked", "forgotten", "late", "closed"}[w]
+	return [...]string{"released", "lapsed", "revoked", "forgotten", "late", "held_too_long", "closed"}[w]
 }
 
 // Observe has o told what happens from now on, beside those who are told already, until
@@ -290,8 +291,8 @@ func (l *Lease) tellEndAs(at *Lease) {
 	e := End{ID: l.id, Weight: l.weight, Fence: l.fence}
 	if with := l.with.Load(); with != nil {
 		e.IDs = l.IDs()
-	}
-	if l.since > 0 {
+		e.Held = l.sem.now() - with.since
+	} else if l.since > 0 {
 		e.Held = l.sem.now() - l.since
 	}
 	switch at.state.Load() {
@@ -300,7 +301,7 @@ func (l *Lease) tellEndAs(at *Lease) {
 	case lost:
 		e.Why = Forgotten
 		if lost := at.why.Load(); lost != nil {
-			e.Why = [...]Why{expired: Lapsed, restoredLate: Late, revoked: Revoked, forgotten: Forgotten}[lost.reason]
+			e.Why = [...]Why{expired: Lapsed, restoredLate: Late, revoked: Revoked, forgotten: Forgotten, heldTooLong: TooLong}[lost.reason]
 		}
 	}
 	l.mu.Lock()

@@ -81,6 +81,16 @@ type Options struct {
 	// millisecond, since the pause after an outage needs what keeps the grace.
 	Grace time.Duration
 
+	// MaxHold is the most that a lease is held: one that is held longer ends as a lost one
+	// does, with a cause that is ErrHeldTooLong too, and its slots are given back. It is
+	// counted, and logged once. 0: for as long as its holder likes. What Outage Open
+	// admitted holds no slot, and does not end so.
+	MaxHold time.Duration
+
+	// SlowHold and SlowWait have one line logged of a lease that is held for longer, and
+	// of a call that waited longer in line. 0: none.
+	SlowHold, SlowWait time.Duration
+
 	// AsyncRelease has Release return at once: the slot is released in the
 	// background, with the next batch to the store. A Try that follows right after
 	// may still find it taken.
@@ -139,6 +149,9 @@ func (o Options) validate() error {
 	}
 	if o.StoreTimeout < 0 || o.StoreTimeout > o.TTL {
 		bad("Options.StoreTimeout is %v: between 0 and the TTL (%v), since a lease must outlive the call that asks for it", o.StoreTimeout, o.TTL)
+	}
+	if o.MaxHold < 0 || o.SlowHold < 0 || o.SlowWait < 0 {
+		bad("Options.MaxHold, SlowHold and SlowWait are %v, %v and %v: 0 (off) or more", o.MaxHold, o.SlowHold, o.SlowWait)
 	}
 	if o.KnownFull < 0 {
 		bad("Options.KnownFull is %v: 0 or more", o.KnownFull)

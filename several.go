@@ -63,6 +63,7 @@ type severally struct {
 	seen   *sighting
 	slotID string // the same at all levels, but for those taken again
 	levels []level
+	began  time.Duration
 	ends   time.Duration // by MaxWait
 	asked  int           // levels that were asked for at least once
 	waits  bool          // in line, where there is one
@@ -80,8 +81,8 @@ func (s *Semaphore) acquireAll(ctx context.Context, id string, c callOptions, wa
 	}
 	s.listen()
 	v.slotID = s.slotID()
-	if began := s.now(); c.maxWait < v.ends-began {
-		v.ends = began + c.maxWait
+	if v.began = s.now(); c.maxWait < v.ends-v.began {
+		v.ends = v.began + c.maxWait
 	}
 	for {
 		at, err := v.together(ctx, len(v.levels))
@@ -102,7 +103,7 @@ func (s *Semaphore) acquireAll(ctx context.Context, id string, c callOptions, wa
 			fallthrough
 		case err != nil:
 			v.giveBack(ctx, 0)
-			return nil, atLevel(err, at)
+			return nil, v.late(atLevel(err, at))
 		case len(v.parked) == len(v.levels):
 			return v.link(ctx), nil
 		}
@@ -279,6 +280,17 @@ func (v *severally) further(id string) (rs []store.Request) {
 	return rs
 }
 
+// late has a refusal say that MaxWait was over, which an earlier level may have used up.
+func (v *severally) late(err error) error {
+	full, ok := err.(*FullError)
+	if now := v.s.now(); ok && v.waits && now >= v.ends && full.waited == 0 && !full.line {
+		own := *full
+		own.waited = now - v.began
+		return &own
+	}
+	return err
+}
+
 // atLevel has a FullError say at which level it is.
 func atLevel(err error, at int) error {
 	if full, ok := err.(*FullError); ok && at > 0 {
@@ -293,13 +305,14 @@ func atLevel(err error, at int) error {
 // The first is the one that the caller has.
 type levels struct {
 	leases []*Lease
-	over   atomic.Bool // it is not counted as held any more
-	told   atomic.Bool // its loss was counted and logged
+	since  time.Duration // they were all held
+	over   atomic.Bool   // it is not counted as held any more
+	told   atomic.Bool   // its loss was counted and logged
 }
 
 // link makes one lease of those of all levels.
 func (v *severally) link(ctx context.Context) *Lease {
-	s, all := v.s, &levels{leases: v.parked}
+	s, all := v.s, &levels{leases: v.parked, since: v.s.now()}
 	s.stats.held.Add(1)
 	if all.openly() {
 		s.stats.failedOpen.Add(1)
@@ -324,6 +337,10 @@ func (v *severally) link(ctx context.Context) *Lease {
 		}
 	}
 	s.renewer.align(all.leases)
+	all.leases[0].watch()
+	if all.over.Load() { // it has ended before there was anything to stop
+		all.leases[0].stopWatches()
+	}
 	return all.leases[0]
 }
 

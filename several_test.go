@@ -177,6 +177,29 @@ func TestGivingUpAtAnyLevelLeavesNothing(t *testing.T) {
 	}
 }
 
+// MaxWait is of the whole call: what one level used up the next does not have.
+func TestMaxWaitIsOfAllLevels(t *testing.T) {
+	bothWays(t, func(t *testing.T) {
+		s := three(t, nil)
+		key := mustTry(t, s, "key:42", Weight(2))
+		mustTry(t, s, "all", Weight(4))
+		w := queue(s, "key:42", Also("all"), MaxWait(3*time.Second))
+		time.Sleep(2 * time.Second)
+		mustRelease(t, key)
+		synctest.Wait()
+		stands(t, s, "all", 4, 1)
+		time.Sleep(999 * time.Millisecond)
+		if w.answered() {
+			t.Error("too soon")
+		}
+		time.Sleep(time.Millisecond)
+		w.was(t, ErrWaitTooLong)
+		time.Sleep(time.Second)
+		stands(t, s, "key:42", 0, 0)
+		stands(t, s, "all", 4, 0)
+	})
+}
+
 // First come, first served at each level, in the order of arrival there.
 func TestEachLevelIsServedInOrder(t *testing.T) {
 	bothWays(t, func(t *testing.T) {

@@ -19,6 +19,7 @@ type Stats struct {
 	Released    uint64 // leases and TryAcquire slots that were released, also where the store had to be told later
 	Lost        uint64 // leases that ended before they were released, but for those that Close ended
 	Revoked     uint64 // of those, taken away by Revoke or Clear
+	HeldTooLong uint64 // of those, held for longer than MaxHold
 	Expired     uint64 // of those, not renewed in time; the others the store had forgotten
 	Renewals    uint64
 	Retaken     uint64 // ids of a call for several that were lost while it waited for a further one, and asked for again
@@ -40,7 +41,7 @@ type Stats struct {
 type stats struct {
 	granted, refused, knownFull, queued, gaveUp, released, lost, revoked, expired, renewals, restored,
 	failedOpen, local, unavailable, recovering, storeErrors, outages, leftToLapse atomic.Uint64
-	queueFull, tooHeavy, waitTooLong, waits, retaken atomic.Uint64
+	queueFull, tooHeavy, waitTooLong, waits, retaken, heldTooLong atomic.Uint64
 
 	held, wait atomic.Int64
 }
@@ -57,7 +58,7 @@ func (s *Semaphore) Stats() Stats {
 		Granted: c.granted.Load(), Refused: c.refused.Load(), KnownFull: c.knownFull.Load(), Queued: c.queued.Load(),
 		GaveUp: c.gaveUp.Load(), Released: c.released.Load(), Lost: c.lost.Load(), Revoked: c.revoked.Load(), Expired: c.expired.Load(), Renewals: c.renewals.Load(),
 		QueueFull: c.queueFull.Load(), TooHeavy: c.tooHeavy.Load(), WaitTooLong: c.waitTooLong.Load(), Waits: c.waits.Load(),
-		Retaken: c.retaken.Load(), Restored: c.restored.Load(), FailedOpen: c.failedOpen.Load(), Local: c.local.Load(),
+		HeldTooLong: c.heldTooLong.Load(), Retaken: c.retaken.Load(), Restored: c.restored.Load(), FailedOpen: c.failedOpen.Load(), Local: c.local.Load(),
 		Unavailable: c.unavailable.Load(), Recovering: c.recovering.Load(), StoreErrors: c.storeErrors.Load(),
 		Outages: c.outages.Load(), Held: int(c.held.Load()), Waiting: s.line.len(), Waited: time.Duration(c.wait.Load()),
 		LeftToLapse: c.leftToLapse.Load(), Down: s.gate.downs.Load() > 0,

@@ -70,6 +70,9 @@ func (s *Semaphore) wait(ctx context.Context, r *request, maxWait time.Duration)
 		w.ends = w.began + maxWait
 	}
 	o := w.run(ctx)
+	if slow, waited := s.opt.SlowWait, s.now()-w.began; slow > 0 && waited >= slow {
+		s.opt.Logger.Warn("gotsem: a call waited for long", "id", r.ID, "owner", s.owner, "waited", waited, "granted", o.err == nil)
+	}
 	slotID := r.SlotID // r goes back to the pool
 	switch o.left {
 	case aPlace, aPlaceInDoubt:

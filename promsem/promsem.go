@@ -149,7 +149,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	counter(c.lapsed, s.LeftToLapse)
 	counter(c.losses, s.Revoked, "revoked")
 	counter(c.losses, s.Expired, "lapsed")
-	counter(c.losses, s.Lost-min(s.Lost, s.Revoked+s.Expired), "forgotten")
+	counter(c.losses, s.HeldTooLong, "held_too_long")
+	counter(c.losses, s.Lost-min(s.Lost, s.Revoked+s.Expired+s.HeldTooLong), "forgotten")
 	down := 0
 	if s.Down {
 		down = 1
