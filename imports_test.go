@@ -44,6 +44,11 @@ var imports = map[string]struct {
 		allowed: []string{module},
 		reason:  "the quick no is net/http and the semaphore, for every router",
 	},
+	module + "/semui": {
+		allowed:   []string{module},
+		forbidden: []string{"testing"},
+		reason:    "the page is net/http, the semaphore and files of its own",
+	},
 	module + "/internal/redistest": {
 		allowed:   []string{"github.com/redis/go-redis/v9", "github.com/redis/go-redis/v9/maintnotifications"},
 		forbidden: []string{"testing"},

@@ -3,7 +3,7 @@
 //
 // Reading order: main.go (the commands, exit codes), connect.go (to Redis), run.go
 // with child_unix.go (a command under a slot), look.go (ls, holders, usage, limit,
-// revoke, clear), manual.go (man page, completions), print.go (what is printed, and how it is made harmless). The demo
+// revoke, clear), ui.go (the page), manual.go (man page, completions), print.go (what is printed, and how it is made harmless). The demo
 // lives in internal/demo.
 package main
 
@@ -42,6 +42,7 @@ type commands struct {
 	Limit      limitCmd      `cmd:"" help:"Show, set or reset the limit of an id."`
 	Revoke     revokeCmd     `cmd:"" help:"Take one slot away from its holder."`
 	Clear      clearCmd      `cmd:"" help:"Take all slots of an id away from their holders."`
+	UI         uiCmd         `cmd:"" name:"ui" help:"Serve a page that shows who holds and who waits, on loopback."`
 	Doctor     doctorCmd     `cmd:"" help:"Check whether this Redis is set up as the guarantees need it."`
 	Man        manCmd        `cmd:"" help:"Print the man page."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for a shell."`
