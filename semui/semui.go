@@ -67,7 +67,7 @@ type Options struct {
 
 	Pinned   []string      // ids that are always looked at
 	Interval time.Duration // between two looks at the ids shown; 0: 2 s; 100 ms or more
-	Budget   int           // calls to the store a second, at most; 0: 200
+	Budget   int           // calls to the store a second, at most; 0: 150
 
 	// Audit is told of each change that was tried; nil: Logger is, at level Info.
 	Audit  func(context.Context, Event)
@@ -106,10 +106,10 @@ func New(o Options) (*Handler, error) {
 		o.Interval = 2 * time.Second
 	}
 	if o.Budget == 0 {
-		o.Budget = 200
+		o.Budget = 150
 	}
 	if o.Interval < 100*time.Millisecond || o.Budget < 1 {
-		return nil, fmt.Errorf("semui: Interval %v, Budget %d: 100ms and 1 at least, or 0 for 2s and 200", o.Interval, o.Budget)
+		return nil, fmt.Errorf("semui: Interval %v, Budget %d: 100ms and 1 at least, or 0 for 2s and 150", o.Interval, o.Budget)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

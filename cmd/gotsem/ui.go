@@ -28,7 +28,7 @@ type uiCmd struct {
 }
 
 func (*uiCmd) Help() string {
-	return `Serves a page of what hurts: which ids have a line or are full, who holds them, and what their limit is. Redis is asked only while somebody looks, 200 times a second at most; large prefixes are walked over minutes, and the page says how far it is. Every user of this machine can look; with --operate, only who has the URL that is printed, once, can change limits. It is not meant for other machines: to share it, mount package semui in a service of yours behind its login.`
+	return `Serves a page of what hurts: which ids have a line or are full, who holds them, and what their limit is. Redis is asked only while somebody looks, 150 times a second at most; large prefixes are walked over minutes, and the page says how far it is. Every user of this machine can look; with --operate, only who has the URL that is printed, once, can change limits. It is not meant for other machines: to share it, mount package semui in a service of yours behind its login.`
 }
 
 func (c *uiCmd) Validate() error {
