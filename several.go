@@ -85,6 +85,10 @@ func (s *Semaphore) acquireAll(ctx context.Context, id string, c callOptions, wa
 		v.ends = v.began + c.maxWait
 	}
 	for {
+		if s.closed.Load() { // whose leases have ended: they are not taken again
+			v.giveBack(ctx, 0)
+			return nil, ErrClosed
+		}
 		at, err := v.together(ctx, len(v.levels))
 		if err == nil && at < len(v.levels) {
 			var lease *Lease

@@ -566,6 +566,47 @@ func TestAKnownFullLevelIsNotAsked(t *testing.T) {
 	})
 }
 
+// Calls go on while the semaphore closes: they end, and nothing stays held.
+func TestCloseEndsCallsForSeveralIDs(t *testing.T) {
+	for _, hidden := range []bool{false, true} {
+		jointHidden = hidden
+		st := newShaky()
+		for range 20 {
+			s := three(t, func(o *Options) { o.Store, o.Queue = st, 50 })
+			var all sync.WaitGroup
+			for i := range 12 {
+				all.Go(func() {
+					for {
+						l, err := s.Acquire(context.Background(), fmt.Sprint("key:", i%2), Also("tenant:7"), Also("all"))
+						if errors.Is(err, ErrClosed) {
+							return
+						} else if err != nil {
+							t.Error(err)
+							return
+						}
+						if i%3 > 0 {
+							_ = l.Release(context.Background())
+						}
+					}
+				})
+			}
+			time.Sleep(time.Duration(rand.N(int64(2 * time.Millisecond))))
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			all.Wait()
+			for _, id := range []string{"key:0", "key:1", "tenant:7", "all"} {
+				for end := time.Now().Add(5 * time.Second); st.held(t, id) > 0; time.Sleep(time.Millisecond) {
+					if time.Now().After(end) {
+						t.Fatalf("%s: %d are still held", id, st.held(t, id))
+					}
+				}
+			}
+		}
+	}
+	jointHidden = false
+}
+
 // A store that has forgotten everything learns of all ids of a lease again.
 func TestSeveralIDsSurviveALossOfMemory(t *testing.T) {
 	bothWays(t, func(t *testing.T) {
