@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"net/http"
 	"time"
 
@@ -9,10 +10,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/ashfaqjani916/gotsem"
-	"github.com/ashfaqjani916/gotsem/httpshed"
+	"github.com/ashfaqjani916/gotsem/promsem"
 )
 
-// metrics are what /metrics tells. No label is chosen by a caller.
+// metrics are what /metrics tells: of the semaphores and the door what promsem shows, and
+// of captures and browsers what is only known here. No label is chosen by a caller.
 type metrics struct {
 	server   *Server
 	registry *prometheus.Registry
@@ -24,16 +26,9 @@ type browserCounts interface {
 	Ended() map[string]uint64
 }
 
-var (
-	descRequests = prometheus.NewDesc("screenshotd_requests_total", "Requests for captures, by what the door said to them.", []string{"verdict"}, nil)
-	descHeld     = prometheus.NewDesc("screenshotd_slots_in_use", "Slots held by captures.", []string{"semaphore"}, nil)
-	descWaiting  = prometheus.NewDesc("screenshotd_waiting", "Captures that wait in line.", []string{"semaphore"}, nil)
-	descLost     = prometheus.NewDesc("screenshotd_slots_lost_total", "Slots that were lost before they were released.", []string{"semaphore"}, nil)
-	descDown     = prometheus.NewDesc("screenshotd_store_down", "1 while the store of the semaphore cannot be asked.", []string{"semaphore"}, nil)
-	descEnded    = prometheus.NewDesc("screenshotd_browser_ended_total", "Browsers that ended, by how.", []string{"how"}, nil)
-)
+var descEnded = prometheus.NewDesc("screenshotd_browser_ended_total", "Browsers that ended, by how.", []string{"how"}, nil)
 
-func newMetrics(s *Server) *metrics {
+func newMetrics(s *Server) (*metrics, error) {
 	m := &metrics{
 		server:   s,
 		registry: prometheus.NewRegistry(),
@@ -44,7 +39,18 @@ func newMetrics(s *Server) *metrics {
 		}, []string{"outcome"}),
 	}
 	m.registry.MustRegister(m, m.captures, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return m
+	var errs []error
+	for name, sem := range s.semaphores() {
+		_, err := promsem.Register(m.registry, sem, name)
+		errs = append(errs, err)
+	}
+	_, err := promsem.RegisterShedder(m.registry, s.shed, "capture")
+	errs = append(errs, err)
+	if s.more != nil {
+		_, err = promsem.RegisterShedder(m.registry, s.more, "more")
+		errs = append(errs, err)
+	}
+	return m, errors.Join(errs...)
 }
 
 func (m *metrics) handler() http.Handler {
@@ -56,55 +62,21 @@ func (m *metrics) captured(outcome string, took time.Duration) {
 }
 
 // Describe implements prometheus.Collector.
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descRequests, descHeld, descWaiting, descLost, descDown, descEnded} {
-		ch <- d
-	}
-}
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) { ch <- descEnded }
 
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	count := func(d *prometheus.Desc, n uint64, label string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), label)
-	}
-	gauge := func(d *prometheus.Desc, n int, label string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), label)
-	}
-	door, more := m.server.shed.Stats(), m.server.more.Stats()
-	count(descRequests, door.Admitted, "admitted")
-	count(descRequests, door.ClientGone, "client gone")
-	for _, v := range []struct {
-		reason httpshed.Reason
-		n      uint64
-	}{
-		{httpshed.Full, door.Full + more.Full}, {httpshed.LineFull, door.LineFull},
-		{httpshed.WaitedTooLong, door.WaitedTooLong}, {httpshed.ServerFull, door.ServerFull + more.ServerFull},
-		{httpshed.TooHeavy, door.TooHeavy + more.TooHeavy}, {httpshed.Unavailable, door.Unavailable + more.Unavailable},
-		{httpshed.Recovering, door.Recovering + more.Recovering},
-	} {
-		count(descRequests, v.n, v.reason.String())
-	}
-	for name, st := range m.server.semaphores() {
-		gauge(descHeld, st.Held, name)
-		gauge(descWaiting, st.Waiting, name)
-		count(descLost, st.Lost, name)
-		down := 0
-		if st.Down {
-			down = 1
-		}
-		gauge(descDown, down, name)
-	}
 	if b, ok := m.server.opt.Browser.(browserCounts); ok {
 		for how, n := range b.Ended() {
-			count(descEnded, n, how)
+			ch <- prometheus.MustNewConstMetric(descEnded, prometheus.CounterValue, float64(n), how)
 		}
 	}
 }
 
-// semaphores are the counts of each, by whose it is.
-func (s *Server) semaphores() map[string]gotsem.Stats {
+// semaphores are the server's, by whose slots they keep.
+func (s *Server) semaphores() map[string]*gotsem.Semaphore {
 	if s.opt.Local == nil {
-		return map[string]gotsem.Stats{"server": s.opt.Semaphore.Stats()}
+		return map[string]*gotsem.Semaphore{"server": s.opt.Semaphore}
 	}
-	return map[string]gotsem.Stats{"fleet": s.opt.Semaphore.Stats(), "server": s.opt.Local.Stats()}
+	return map[string]*gotsem.Semaphore{"fleet": s.opt.Semaphore, "server": s.opt.Local}
 }

@@ -123,7 +123,9 @@ func New(o Options) (*Server, error) {
 	if s.more, err = httpshed.New(shed); err != nil {
 		return nil, err
 	}
-	s.metrics = newMetrics(s)
+	if s.metrics, err = newMetrics(s); err != nil {
+		return nil, err
+	}
 	s.routes()
 	return s, nil
 }

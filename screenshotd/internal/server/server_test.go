@@ -437,10 +437,20 @@ func TestAClientThatHangsUp(t *testing.T) {
 		<-gone
 		await(t, name+": the capture to end and its slot to be free", func() bool { return st.running.Load() == 0 && running(t, s) == 0 })
 	}
+	var text []byte
 	await(t, "both to be counted", func() bool {
-		_, text := get(t, ts, "/metrics")
+		_, text = get(t, ts, "/metrics")
 		return bytes.Contains(text, []byte(`screenshotd_capture_seconds_count{outcome="client_gone"} 2`))
 	})
+	for _, line := range []string{
+		`gotsem_shed_requests_total{gotsem_shed="capture",gotsem_verdict="admitted"} 2`,
+		`gotsem_acquires_total{gotsem_outcome="granted",gotsem_semaphore="server",gotsem_source="store"} 2`,
+		`gotsem_lease_active{gotsem_semaphore="server"} 0`,
+	} {
+		if !bytes.Contains(text, []byte(line)) {
+			t.Errorf("/metrics says nothing of %s", line)
+		}
+	}
 }
 
 // Work that goes on when its request is over keeps its slot: the slot follows the
