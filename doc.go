@@ -35,7 +35,7 @@
 // # Reading order
 //
 // options.go (what can be set), gotsem.go (what a semaphore is made of), acquire.go
-// (the front door), several.go, order.go and class.go (several ids, classes of
+// (the front door), several.go, levels.go, order.go and class.go (several ids, classes of
 // importance), line.go and wait.go (waiting), lease.go and renewer.go (what you
 // hold), gate.go and breaker.go (the way to the store, and its outages), outage.go and
 // local.go (who is admitted meanwhile), backlog.go (what the store has not taken back
