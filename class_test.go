@@ -250,3 +250,18 @@ func TestTicketsAreExactFor2100(t *testing.T) {
 		t.Error(us)
 	}
 }
+
+// What a call that waits may take of further ids in an outage is not cut by its class's
+// share of the slots, which is for those that do not wait.
+func TestWhoWaitsHasTheWholeOfFurtherIDs(t *testing.T) {
+	s := open(t, Options{Limit: 10, Queue: 5, Classes: map[Class]ClassRule{Sheddable: {Slots: .5}}})
+	for _, waits := range []bool{true, false} {
+		v := &severally{s: s, call: callOptionsOf([]Option{As(Sheddable), Also("b")}), waits: waits}
+		if err := v.plan(t.Context(), "a", v.call, waits); err != nil {
+			t.Fatal(err)
+		}
+		if rs := v.further("a"); len(rs) != 1 || rs[0].ID != "b" || (rs[0].Share == 0) != waits {
+			t.Errorf("waits %v: %+v", waits, rs)
+		}
+	}
+}

@@ -277,7 +277,9 @@ func (v *severally) giveBack(ctx context.Context, from int) {
 func (v *severally) further(id string) (rs []store.Request) {
 	at := slices.IndexFunc(v.levels, func(l level) bool { return l.id == id })
 	for _, l := range v.levels[at+1:] {
-		rs = append(rs, store.Request{ID: l.id, Weight: l.weight, Limit: l.limit, Share: v.s.shareOf(v.call)})
+		r := store.Request{ID: l.id, Weight: l.weight, Limit: l.limit, Queue: l.queue}
+		v.s.classify(&r, v.call) // who waits has the whole limit there too
+		rs = append(rs, r)
 	}
 	return rs
 }

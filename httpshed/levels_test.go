@@ -85,3 +85,32 @@ func TestAListThatMakesNoLeaseIsAServerFault(t *testing.T) {
 		}
 	}
 }
+
+// The class of a request decides who is refused first.
+func TestAClassOfRequestsIsRefusedFirst(t *testing.T) {
+	sem := semaphore(t, gotsem.Options{Limit: 2, Classes: map[gotsem.Class]gotsem.ClassRule{gotsem.Sheddable: {Slots: .5}}})
+	held, err := sem.Try(t.Context(), "key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Release(t.Context()) }()
+	class := gotsem.Sheddable
+	shed, err := httpshed.New(httpshed.Options{
+		Semaphore: sem, Key: httpshed.Fixed("key"), Class: func(*http.Request) gotsem.Class { return class },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := shed.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}))
+	for _, c := range []struct {
+		class gotsem.Class
+		code  int
+	}{{gotsem.Sheddable, 429}, {gotsem.Default, 200}, {gotsem.Critical, 200}} {
+		class = c.class
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		if w.Code != c.code {
+			t.Errorf("%v: %d, want %d", c.class, w.Code, c.code)
+		}
+	}
+}
