@@ -69,6 +69,7 @@ func TestALimitFuncThatFailsWithoutALimitSaysSo(t *testing.T) {
 					t.Errorf("%v: %v", c, err)
 				}
 			}
+			synctest.Wait() // it is logged on a goroutine of its own
 			if len(log.with("no limit for an id")) == 0 {
 				t.Errorf("%v: nothing is logged: %q", c, log.lines)
 			}

@@ -143,7 +143,7 @@ func redisHangs(t *testing.T, srv *redistest.Server, rdb redis.UniversalClient, 
 	if took := time.Duration(slowest.Load()); took > budget+2*slack {
 		t.Errorf("the slowest of %d took %v", crowd, took)
 	}
-	if n := most.Load(); n > int64(base+crowd+50) {
+	if n := most.Load(); n > int64(base+crowd+crowd/10) { // those of the pool's dials, and of other tests' ends, among them
 		t.Errorf("%d goroutines for %d callers, %d before", n, crowd, base)
 	}
 
