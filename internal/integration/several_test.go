@@ -102,7 +102,9 @@ func severalLoad(ctx context.Context, t *testing.T, sem *gotsem.Semaphore, r *ra
 		}
 		if err != nil {
 			cancel()
-			if !errors.Is(err, gotsem.ErrFull) && !errors.Is(err, gotsem.ErrQueueFull) && call.Err() == nil {
+			// A busy machine may take longer than a call has, or look like a clock that jumped.
+			busy := errors.Is(err, gotsem.ErrUnavailable) || errors.Is(err, gotsem.ErrRecovering)
+			if !errors.Is(err, gotsem.ErrFull) && !errors.Is(err, gotsem.ErrQueueFull) && !busy && call.Err() == nil {
 				t.Errorf("%v", err)
 			}
 			time.Sleep(time.Duration(r.IntN(3)) * time.Millisecond)
@@ -115,7 +117,7 @@ func severalLoad(ctx context.Context, t *testing.T, sem *gotsem.Semaphore, r *ra
 		for _, id := range l.IDs() {
 			tallies[id].out()
 		}
-		if err := l.Release(context.Background()); err != nil {
+		if err := l.Release(context.Background()); err != nil && !errors.Is(err, gotsem.ErrUnavailable) {
 			t.Error(err)
 		}
 		cancel()
