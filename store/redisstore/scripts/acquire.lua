@@ -48,7 +48,7 @@ local function one(slot, weight, limit, ttl, queue, ticket, flags, owner, r, tic
 			return 1, 0, bare and 0 or above(), 0
 		end
 	end
-	if queue < 0 and lim > 0 then lim = math.max(1, math.floor(lim * -queue / 1000)) end
+-- @include share
 	if lim > 0 and weight > lim then return 4, 0, 0, 0 end
 	if waiting == 0 and fits(weight, lim) then
 		-- Whoever stood in line and finds no marker knows that there was one.
@@ -74,6 +74,7 @@ for k = 1, IDS do
 	if SEEN == AWAY then recovering() end
 	fetch(k)
 	count()
+	sweep()
 	local lineKept = false -- Q lives for another LIFE
 	local slots, sure, stood = {}, true, false
 	for j = 1, n do

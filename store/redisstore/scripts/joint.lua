@@ -25,14 +25,15 @@ for k = 1, IDS do
 	if SEEN == AWAY then recovering() end
 	fetch(k)
 	count()
+	sweep()
 	if waiting > 0 then advance() end
-	local slot, weight, limit, lim = A[a + 2], A[a + 3] + 0, set or A[a + 4] + 0, set or A[a + 4] + 0
-	local outcome, ms = 1, 0
+	local slot, weight, limit, queue = A[a + 2], A[a + 3] + 0, set or A[a + 4] + 0, A[a + 6] + 0
+	local lim, outcome, ms = limit, 1, 0
+-- @include share
 	local score = A[a + 8] % 4 < 2 and call('ZSCORE', S, slot)
 	if score and score + 0 > now then
 		had[k] = true -- asked again
 	else
-		if A[a + 6] + 0 < 0 and lim > 0 then lim = math.max(1, math.floor(lim * -A[a + 6] / 1000)) end
 		if lim > 0 and weight > lim then
 			outcome = 4
 		elseif waiting > 0 or not fits(weight, lim) then

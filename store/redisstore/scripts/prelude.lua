@@ -34,6 +34,7 @@
 -- In what order a verb calls the functions below, once for each id:
 --   fetch     reads what M's '' field says, and sets S, M, Q, L, extra, waiting, new
 --   count     (by whoever may grant) sets active, set, dead: what is held, and what has lapsed
+--   sweep     (by whoever may refuse) takes out what has lapsed, if it is a lot
 --   write     before the first write to the id: takes out what has lapsed
 --   grant, join, leave, advance   change holders and line; they note records and ends
 --   save      writes M's '' field, the records, and how long M lives
@@ -266,10 +267,10 @@ end
 
 -- recount mends extra, which is wrong if somebody else has evicted weighted slots from
 -- S: a peer that knows nothing of M, or the end of the key. It looks at all of M, so at
--- most once a second. Who was evicted so is marked, and may come back for as long as
--- five minutes.
+-- most once a second, and where that is long, for a hundredth of the time. Who was evicted
+-- so is marked, and may come back for as long as five minutes.
 local function recount(at_once)
-	if new or not at_once and now - recounted < 1000 then return end
+	if new or not at_once and (now - recounted < 1000 or now - recounted < call('HLEN', M) / 5) then return end
 	flush()
 	local sum, all = 0, call('HGETALL', M)
 	for j = 1, #all, 2 do
@@ -307,6 +308,12 @@ local function write()
 		end
 		dead = {}
 	end
+end
+
+-- sweep takes out what has lapsed, though nothing else may be written, where that is more
+-- than a call likes to look at: a refusal counts it too, and so would each that follows.
+local function sweep()
+	if #dead == 1000 then write() end
 end
 
 -- push tells the process with that token a word: a slot id; or, of a grant, when its
