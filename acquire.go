@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/ashfaqjani916/gotsem/store"
@@ -13,57 +12,6 @@ import (
 // MaxID is the longest id in bytes. An id is often a header or a path that a
 // stranger chose, and each byte of it lies in the store several times.
 const MaxID = 4096
-
-// Option is an option of one call of Try, Acquire or Do.
-type Option struct {
-	id      string // of Also
-	class   Class
-	weight  int
-	maxWait time.Duration
-	kind    uint8
-}
-
-const (
-	optWeight uint8 = iota
-	optMaxWait
-	optClass
-	optAlso
-	optAlsoBad // with what it does not take
-)
-
-// Weight asks for n slots at once, as one lease. Without it a lease has weight 1.
-func Weight(n int) Option { return Option{kind: optWeight, weight: n} }
-
-// MaxWait is the most that Acquire waits in line. When it is over, Acquire
-// answers a *FullError that is ErrFull and ErrWaitTooLong. Try never waits. Zero
-// or less: not at all.
-func MaxWait(d time.Duration) Option { return Option{kind: optMaxWait, maxWait: d} }
-
-// callOptions are the options of one call, put together.
-type callOptions struct {
-	weight  int
-	maxWait time.Duration // math.MaxInt64: as long as ctx allows
-	also    []Option      // the further ids
-	class   Class
-	classed bool // As, or Options.Classes, says so
-}
-
-func callOptionsOf(opts []Option) callOptions {
-	c := callOptions{weight: 1, maxWait: math.MaxInt64}
-	for _, o := range opts {
-		switch o.kind {
-		case optWeight:
-			c.weight = o.weight
-		case optMaxWait:
-			c.maxWait = max(0, o.maxWait)
-		case optClass:
-			c.class, c.classed = o.class, true
-		case optAlso, optAlsoBad:
-			c.also = append(c.also, o)
-		}
-	}
-	return c
-}
 
 // Try takes a lease if there is room now, and nobody waits for it. It never waits
 // in line; it asks the store once, which takes StoreTimeout at most.
@@ -79,7 +27,7 @@ func (s *Semaphore) Try(ctx context.Context, id string, opts ...Option) (*Lease,
 	return lease, err
 }
 
-func (s *Semaphore) tryOf(ctx context.Context, id string, c callOptions, seen *sighting) (*Lease, error) {
+func (s *Semaphore) tryOf(ctx context.Context, id string, c callOptions, seen *observation) (*Lease, error) {
 	if c.also != nil {
 		return s.acquireAll(ctx, id, c, false, seen)
 	}
@@ -121,7 +69,7 @@ func (s *Semaphore) Acquire(ctx context.Context, id string, opts ...Option) (*Le
 	return lease, err
 }
 
-func (s *Semaphore) acquireOf(ctx context.Context, id string, c callOptions, seen *sighting) (*Lease, error) {
+func (s *Semaphore) acquireOf(ctx context.Context, id string, c callOptions, seen *observation) (*Lease, error) {
 	if c.also != nil {
 		return s.acquireAll(ctx, id, c, c.maxWait > 0, seen)
 	}
@@ -238,9 +186,9 @@ func (s *Semaphore) sensible(ctx context.Context, id string, weight int) error {
 type request struct {
 	store.Request
 	ids  slotIDs
-	mark uint64     // of the known refusals, when the store was asked last
-	seen *sighting  // of a call that is observed
-	part *severally // the call for several ids that this is a part of; nil: it is one of its own
+	mark uint64       // of the known refusals, when the store was asked last
+	seen *observation // of a call that is observed
+	part *severalCall // the call for several ids that this is a part of; nil: it is one of its own
 }
 
 // request makes a request with a slot id of its own, from the pool.

@@ -128,6 +128,18 @@ func TestAFloodOfCriticalWorkLeavesSomeForTheRest(t *testing.T) {
 	})
 }
 
+// Order alone refuses the critical as often as all others: the line is full of those.
+func TestOrderAloneRefusesAllAlike(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		low, normal, critical := threeClasses()
+		rules := map[Class]ClassRule{Default: {HeadStart: time.Second}, Critical: {HeadStart: 2 * time.Second}}
+		overload(t, Options{Queue: 20, Classes: rules}, 10*time.Minute, nil, low, normal, critical)
+		if d := critical.lost() - low.lost(); d < -.05 || d > .05 {
+			t.Error("not alike")
+		}
+	})
+}
+
 // Where nobody waits, a share of the slots is what protects.
 func TestSharesOfSlotsProtectWhereNobodyWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -159,6 +171,19 @@ func TestAHeadStartIsABound(t *testing.T) {
 			mustRelease(t, w.holds(t))
 		}
 	})
+}
+
+// What TryAcquire says of the limit is what it was held to.
+func TestTryAcquireTellsTheShareOfTheDefaultClass(t *testing.T) {
+	for _, known := range []time.Duration{0, time.Minute} {
+		s := open(t, Options{Limit: 10, KnownFull: known, Classes: map[Class]ClassRule{Sheddable: {Slots: .5}, Batch: {Slots: .5}, Default: {Slots: .9}}})
+		mustTry(t, s, "id", Weight(9), As(Critical))
+		for range 2 {
+			if got := s.TryAcquire(t.Context(), "id"); got.Acquired || got.Max != 9 || got.Active != 9 {
+				t.Errorf("%+v", got)
+			}
+		}
+	}
 }
 
 // A class is of the whole call, at each of its ids.
@@ -256,7 +281,7 @@ func TestTicketsAreExactFor2100(t *testing.T) {
 func TestWhoWaitsHasTheWholeOfFurtherIDs(t *testing.T) {
 	s := open(t, Options{Limit: 10, Queue: 5, Classes: map[Class]ClassRule{Sheddable: {Slots: .5}}})
 	for _, waits := range []bool{true, false} {
-		v := &severally{s: s, call: callOptionsOf([]Option{As(Sheddable), Also("b")}), waits: waits}
+		v := &severalCall{s: s, call: callOptionsOf([]Option{As(Sheddable), Also("b")}), waits: waits}
 		if err := v.plan(t.Context(), "a", v.call, waits); err != nil {
 			t.Fatal(err)
 		}

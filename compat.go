@@ -104,7 +104,7 @@ func (s *Semaphore) tryPlain(ctx context.Context, id string) (AcquireResult, err
 		} else {
 			_ = s.refusal(r, d, 0)
 		}
-		return AcquireResult{Active: d.Active, Max: d.Limit}, nil
+		return AcquireResult{Active: d.Active, Max: store.ShareOf(d.Limit, r.Share)}, nil
 	case d.Outcome == store.Granted: // it came too late
 		s.opt.Logger.Warn("gotsem: not acquired", "id", id, "error", err)
 		return AcquireResult{Max: d.Limit}, err

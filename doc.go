@@ -34,13 +34,14 @@
 //
 // # Reading order
 //
-// options.go (what can be set), gotsem.go (what a semaphore is made of), acquire.go
-// (the front door), several.go, levels.go, order.go and class.go (several ids, classes of
-// importance), line.go and wait.go (waiting), lease.go and renewer.go (what you
-// hold), gate.go and breaker.go (the way to the store, and its outages), outage.go and
-// local.go (who is admitted meanwhile), backlog.go (what the store has not taken back
-// yet), limit.go, known.go and drain.go (what is remembered of an id), usage.go, stats.go
-// and observe.go (looking in), compat.go (the compatibility API: NewGotsem and its five
-// methods). Package store is the contract with the place that keeps the slots,
-// store/memstore its shortest full statement.
+// options.go (what can be set), gotsem.go (what a semaphore is made of), call.go and
+// acquire.go (the front door), several.go, levels.go, order.go and class.go (several
+// ids, classes of importance), line.go and wait.go (waiting), lease.go, renewer.go,
+// loss.go and release.go (what you hold), gate.go, gate_release.go and breaker.go (the
+// way to the store, and its outages), outage.go and local.go (who is admitted
+// meanwhile), backlog.go (what the store has not taken back yet), limit.go, known.go and
+// drain.go (what is remembered of an id), usage.go, stats.go and observe.go (looking
+// in), compat.go (the compatibility API: NewGotsem and its five methods). Package store
+// is the contract with the place that keeps the slots, store/memstore its shortest full
+// statement.
 package gotsem

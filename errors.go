@@ -47,9 +47,9 @@ var (
 	// replicas as redisstore.Replicas asks for, and was released.
 	ErrNotReplicated = store.ErrNotReplicated
 
-	// ErrIDs: the ids of one call cannot be those of one lease: there are too many, one
-	// comes twice, or is empty or too long.
-	ErrIDs = errors.New("gotsem: these ids make no lease")
+	// ErrIDs: the ids of a call are not taken: one is empty or too long, there are too
+	// many for one lease, or one comes twice.
+	ErrIDs = errors.New("gotsem: such ids are not taken")
 
 	// ErrClosed: the semaphore was closed.
 	ErrClosed = errors.New("gotsem: semaphore closed")

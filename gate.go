@@ -1,7 +1,6 @@
 package gotsem
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +26,6 @@ type gate struct {
 	start   time.Time
 	backlog backlog
 
-	observers  *atomic.Pointer[[]*Observer]
 	onReleased func(id, slotID string, err error) // released, made into a func once
 
 	some  atomic.Int32 // breakers that there are: none while all is well
@@ -48,6 +46,7 @@ type gateHooks struct {
 	grace   time.Duration // a release may grant the freed room, and goes by the grace as grants do
 	log     *slog.Logger
 
+	observers  *atomic.Pointer[[]*Observer]
 	reportFrom time.Duration       // an outage that lasted longer is reported to the store
 	onBack     func(server string) // called when a server answers again
 	onFree     func(id string)     // called when a release is sent, and when it is answered
@@ -209,68 +208,6 @@ func (g *gate) renew(ctx context.Context, rs []store.Renewal) []store.RenewResul
 	g.called(began, "renew", len(rs), outage)
 	_ = g.record(ctx, keeps, rs[0].ID, outage) // counted; each renewal has its own error
 	return out
-}
-
-// release gives back a slot, within r.Budget if it has one.
-func (g *gate) release(ctx context.Context, r *store.Release) (bool, error) {
-	if err := g.allow(ctx, keeps, r.ID); err != nil {
-		return false, err
-	}
-	return g.send(ctx, r)
-}
-
-// send is release, whatever the breaker says.
-func (g *gate) send(ctx context.Context, r *store.Release) (bool, error) {
-	r.Budget = cmp.Or(r.Budget, g.timeout)
-	g.onFree(r.ID) // before and after: in between it makes room, at a moment nobody knows
-	began := g.timed()
-	freed, err := g.store.Release(ctx, r)
-	g.called(began, "release", 1, err)
-	g.onFree(r.ID)
-	return freed, g.record(ctx, keeps, r.ID, err)
-}
-
-// releaseAll gives back slots together, each within its Budget, and returns an error for
-// each.
-func (g *gate) releaseAll(ctx context.Context, rs []*store.Release) []error {
-	errs := make([]error, len(rs))
-	var answered sync.WaitGroup
-	for i, r := range rs {
-		if errs[i] = g.allow(ctx, keeps, r.ID); errs[i] != nil {
-			continue
-		}
-		answered.Add(1)
-		r.Async = func(id, _ string, err error) {
-			g.onFree(id)
-			errs[i] = g.record(ctx, keeps, id, err)
-			answered.Done()
-		}
-		g.onFree(r.ID)
-		_, _ = g.store.Release(ctx, r) // it speaks through Async, at the end of its Budget at the latest
-	}
-	answered.Wait()
-	return errs
-}
-
-// releaseAsync has a slot released without waiting for it. If the store does not take
-// it, it is released later.
-func (g *gate) releaseAsync(r *store.Release) {
-	if err := g.allow(context.Background(), keeps, r.ID); err != nil {
-		g.backlog.add(r.ID, r.SlotID, false)
-		return
-	}
-	r.Budget = g.timeout
-	r.Async = g.onReleased
-	g.onFree(r.ID)
-	_, _ = g.store.Release(context.Background(), r) // it speaks through Async
-}
-
-// released hears how a release ended for which nobody waits.
-func (g *gate) released(id, slotID string, err error) {
-	g.onFree(id)
-	if g.record(context.Background(), keeps, id, err) != nil {
-		g.backlog.add(id, slotID, false)
-	}
 }
 
 // call is any other request to the store: looking in, or what an operator does. It is

@@ -85,7 +85,7 @@ func newSemaphore(o Options) *Semaphore {
 	s.local = newLocal(s)
 	hooks := gateHooks{
 		timeout: o.StoreTimeout, ttl: o.TTL, grace: o.Grace, log: o.Logger,
-		reportFrom: math.MaxInt64, onBack: s.local.storeIsBack, onFree: func(string) {},
+		reportFrom: math.MaxInt64, onBack: s.local.storeIsBack, onFree: func(string) {}, observers: &s.observers,
 	}
 	s.classes = newClasses(o.Classes)
 	if o.QueueFunc != nil {
@@ -99,7 +99,6 @@ func newSemaphore(o Options) *Semaphore {
 		hooks.onFree = s.known.forget
 	}
 	s.gate = newGate(o.Store, &s.stats, hooks)
-	s.gate.observers = &s.observers
 	s.renewer.init(s)
 	return s
 }

@@ -2,8 +2,6 @@ package gotsem
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -123,35 +121,6 @@ func (s *Semaphore) keep(l *Lease, now time.Duration) {
 	}
 }
 
-// watch has a lease that is held for long noticed.
-func (l *Lease) watch() {
-	s := l.sem
-	if s.opt.MaxHold == 0 && s.opt.SlowHold == 0 {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if d := s.opt.MaxHold; d > 0 {
-		l.watches = append(l.watches, time.AfterFunc(d, func() { l.lose(heldTooLong) }))
-	}
-	if d := s.opt.SlowHold; d > 0 {
-		l.watches = append(l.watches, time.AfterFunc(d, func() {
-			if l.state.Load() == held {
-				s.opt.Logger.Warn("gotsem: a lease is held for long", "id", l.id, "owner", s.owner, "held", d)
-			}
-		}))
-	}
-}
-
-func (l *Lease) stopWatches() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, timer := range l.watches {
-		timer.Stop()
-	}
-	l.watches = nil
-}
-
 // until is how long l may be believed.
 func (l *Lease) until() time.Duration {
 	if basis := l.basis.Load(); basis == byLocal || basis == byOpen {
@@ -202,17 +171,6 @@ func (l *Lease) Expires() time.Time {
 		return time.Time{}
 	}
 	return l.sem.start.Add(until)
-}
-
-// leaseLost is the ErrLeaseLost of one lease.
-type leaseLost struct {
-	id     string
-	reason lossReason
-}
-
-func (e *leaseLost) Error() string { return fmt.Sprintf("gotsem: %q: lease lost: %s", e.id, e.reason) }
-func (e *leaseLost) Is(target error) bool {
-	return target == ErrLeaseLost || target == ErrHeldTooLong && e.reason == heldTooLong
 }
 
 // cause is why a lease that is not held any more ended.
@@ -270,195 +228,4 @@ func (l *Lease) end(state uint32) bool {
 	}
 	l.mu.Unlock()
 	return true
-}
-
-// lossReason is why a lease was lost.
-type lossReason uint8
-
-const (
-	expired      lossReason = iota // no renewal was answered in time
-	restoredLate                   // one was, but after its time
-	revoked                        // by Revoke or Clear
-	forgotten                      // by the store
-	heldTooLong                    // Options.MaxHold
-)
-
-func (w lossReason) String() string {
-	switch w {
-	case restoredLate:
-		return "the store put it back after its time was over"
-	case revoked:
-		return "it was revoked"
-	case forgotten:
-		return "the store does not know it any more"
-	case heldTooLong:
-		return "it was held for longer than MaxHold"
-	}
-	return "it could not be renewed in time"
-}
-
-// lose ends a lease that is not ours any more. Its slots are given back all the
-// same: we may be wrong, and a slot id that holds nothing harms nobody.
-func (l *Lease) lose(why lossReason) {
-	l.why.CompareAndSwap(nil, &leaseLost{l.id, why})
-	if !l.end(lost) {
-		return
-	}
-	l.abandon()
-	all := l.with.Load()
-	switch {
-	case all != nil:
-		if all.told.CompareAndSwap(false, true) {
-			l.tellLoss(why)
-		}
-		all.lose(l)
-	case !l.part: // else its call takes it again
-		l.tellLoss(why)
-	}
-}
-
-// abandon has the slots of a lost lease released in the background.
-func (l *Lease) abandon() {
-	l.sem.local.uncount(l)
-	l.sem.renewer.giveBack(l)
-}
-
-func (l *Lease) tellLoss(why lossReason) {
-	s := l.sem
-	s.stats.lost.Add(1)
-	switch why {
-	case revoked:
-		s.stats.revoked.Add(1)
-	case expired, restoredLate:
-		s.stats.expired.Add(1)
-	case heldTooLong:
-		s.stats.heldTooLong.Add(1)
-		s.opt.Logger.Warn("gotsem: lease held too long, and taken away", "id", l.id, "owner", s.owner, "held", s.opt.MaxHold)
-		return
-	}
-	s.opt.Logger.Warn("gotsem: lease lost", "id", l.id, "why", why.String())
-}
-
-// Release gives the slots back, of all ids; the heads of the lines have them at once.
-// Releasing twice, or what was lost, is a no-op, so that a deferred Release is always
-// safe.
-//
-// It does not end early with ctx, whose values alone it takes, and waits for the store
-// at most StoreTimeout, a renewal that is under way included. An error says that the
-// store did not answer: the release is then tried again in the background, and the
-// slots lapse within one TTL at the latest.
-func (l *Lease) Release(ctx context.Context) error {
-	if all := l.with.Load(); all != nil {
-		return all.release(ctx)
-	}
-	if !l.end(released) {
-		return nil
-	}
-	s := l.sem
-	if l.basis.Load() == byOpen {
-		s.opens.remove(l)
-		return nil
-	}
-	s.stats.released.Add(1)
-	budget, err := l.settleRenewal(s.opt.StoreTimeout)
-	if err != nil {
-		return asked(err)
-	}
-	inStore := !s.local.uncount(l)
-	r := s.releases.Get().(*store.Release)
-	defer s.releases.Put(r)
-	*r = store.Release{ID: l.id, SlotID: l.slotID, Grace: s.opt.Grace, Budget: budget}
-	// A renewal that was given up may overtake it too: then it is released twice.
-	inDoubt := l.inDoubt.Load()
-	if s.opt.AsyncRelease {
-		s.gate.releaseAsync(r)
-	} else if _, err := s.gate.release(detached(ctx), r); err != nil {
-		return l.owe(err, inStore)
-	}
-	if inDoubt {
-		s.gate.backlog.add(l.id, l.slotID, true)
-	}
-	return nil
-}
-
-// settleRenewal has l, which is over, renewed no more, and returns what is left of
-// budget. A renewal that is under way must not overtake the release: it could put back
-// what was given back. Waiting for it takes of the same budget. An error says that it
-// was not answered: then l is released when it is.
-func (l *Lease) settleRenewal(budget time.Duration) (left time.Duration, err error) {
-	s := l.sem
-	if renewing := s.renewer.remove(l); renewing != nil {
-		if budget = s.awaitRenewal(renewing, budget); budget <= 0 {
-			s.local.uncount(l)
-			s.renewer.giveBack(l)
-			if s.opt.AsyncRelease {
-				return 0, errInBackground
-			}
-			return 0, s.late(&unavailable{id: l.id, cause: errRenewing})
-		}
-	}
-	if l.since > 0 && s.drains.wanted.Load() {
-		now := s.now()
-		s.drains.released(l.id, now-l.since, now)
-	}
-	return budget, nil
-}
-
-// owe has l, whose release failed with err, released in the background. inStore: the
-// store may know of it.
-func (l *Lease) owe(err error, inStore bool) error {
-	p := &pendingRelease{slotOf: slotOf{l.id, l.slotID}, inDoubt: l.inDoubt.Load()}
-	if inStore && !mayHaveArrived(err) {
-		p.lease = l
-	}
-	l.sem.gate.backlog.put(p)
-	return l.sem.late(err)
-}
-
-// errInBackground is no error: with AsyncRelease nobody waits.
-var errInBackground = errors.New("gotsem: released in the background")
-
-// asked is the error for whoever releases.
-func asked(err error) error {
-	if err == errInBackground {
-		return nil
-	}
-	return err
-}
-
-var errRenewing = errors.New("a renewal that was under way was not answered in time")
-
-// awaitRenewal waits for a renewal that is under way, for budget at most, and returns
-// what is left of that. With AsyncRelease nobody waits.
-func (s *Semaphore) awaitRenewal(renewing <-chan struct{}, budget time.Duration) (left time.Duration) {
-	if s.opt.AsyncRelease {
-		select {
-		case <-renewing:
-			return budget
-		default:
-			return 0
-		}
-	}
-	began := s.now()
-	timer := time.NewTimer(budget)
-	defer timer.Stop()
-	select {
-	case <-renewing:
-		return budget - (s.now() - began)
-	case <-timer.C:
-		return 0
-	}
-}
-
-// late is the error of a release that the store has not answered.
-func (s *Semaphore) late(err error) error {
-	return fmt.Errorf("%w; it is released in the background, and lapses within %v at the latest", err, s.opt.TTL)
-}
-
-// detached is ctx without its end.
-func detached(ctx context.Context) context.Context {
-	if ctx.Done() == nil {
-		return ctx
-	}
-	return context.WithoutCancel(ctx)
 }

@@ -71,13 +71,13 @@ func (s *Semaphore) releaseAll(ctx context.Context, leases []*Lease) (first erro
 			s.opens.remove(l)
 			continue
 		}
-		left, err := l.settleRenewal(max(budget-(s.now()-began), 0))
-		if err != nil {
-			first = cmp.Or(first, asked(err))
+		remains, left, err := l.settleRenewal(max(budget-(s.now()-began), 0))
+		if left {
+			first = cmp.Or(first, err)
 			continue
 		}
 		sent = append(sent, l)
-		rs = append(rs, &store.Release{ID: l.id, SlotID: l.slotID, Grace: s.opt.Grace, Budget: max(left, time.Millisecond)})
+		rs = append(rs, &store.Release{ID: l.id, SlotID: l.slotID, Grace: s.opt.Grace, Budget: max(remains, time.Millisecond)})
 	}
 	inStore := make([]bool, len(sent))
 	for i, l := range sent {

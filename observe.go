@@ -168,30 +168,30 @@ func (s *Semaphore) changeObservers(change func([]*Observer) []*Observer) {
 	s.observers.Store(&all)
 }
 
-// sighting is what is noted of a call on its way, for those who are told how it ended. A
+// observation is what is noted of a call on its way, for those who are told how it ended. A
 // nil one is not observed.
-type sighting struct {
+type observation struct {
 	began time.Time
 	place int // in line; 0: it did not stand there
 }
 
 // see begins to note a call, if anybody is told.
-func (s *Semaphore) see() *sighting {
+func (s *Semaphore) see() *observation {
 	if s.observers.Load() == nil {
 		return nil
 	}
-	return &sighting{began: time.Now()}
+	return &observation{began: time.Now()}
 }
 
 // stood notes that the call stands in line.
-func (g *sighting) stood(place int) {
+func (g *observation) stood(place int) {
 	if g != nil && g.place == 0 {
 		g.place = max(place, 1)
 	}
 }
 
 // answered tells how a call for leases ended.
-func (s *Semaphore) answered(ctx context.Context, g *sighting, id string, opts []Option, lease *Lease, err error) {
+func (s *Semaphore) answered(ctx context.Context, g *observation, id string, opts []Option, lease *Lease, err error) {
 	all := s.observers.Load()
 	if g == nil || all == nil {
 		return
@@ -223,7 +223,7 @@ func (s *Semaphore) answered(ctx context.Context, g *sighting, id string, opts [
 	s.tell(ctx, all, g, a)
 }
 
-func (s *Semaphore) tell(ctx context.Context, all *[]*Observer, g *sighting, a Answer) {
+func (s *Semaphore) tell(ctx context.Context, all *[]*Observer, g *observation, a Answer) {
 	a.Began, a.Waited, a.Place, a.Queued = g.began, time.Since(g.began), g.place, g.place > 0
 	for _, o := range *all {
 		if o.Answered != nil {
@@ -233,7 +233,7 @@ func (s *Semaphore) tell(ctx context.Context, all *[]*Observer, g *sighting, a A
 }
 
 // answeredPlain tells how a TryAcquire ended.
-func (s *Semaphore) answeredPlain(ctx context.Context, g *sighting, id string, r AcquireResult, err error) {
+func (s *Semaphore) answeredPlain(ctx context.Context, g *observation, id string, r AcquireResult, err error) {
 	all := s.observers.Load()
 	if g == nil || all == nil {
 		return

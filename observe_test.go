@@ -146,6 +146,25 @@ func TestOutagesAreTold(t *testing.T) {
 	})
 }
 
+// A release for which nobody waits, and those of several ids, are told as others are.
+func TestEveryReleaseIsToldOnce(t *testing.T) {
+	for _, async := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var w witness
+			s := open(t, Options{Limit: 9, AsyncRelease: async})
+			defer s.Observe(w.observer())()
+			mustRelease(t, mustTry(t, s, "id"))
+			mustRelease(t, mustTry(t, s, "id", Also("all")))
+			synctest.Wait()
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.calls["release"] != 3 || w.calls["acquire"] != 3 {
+				t.Errorf("async %v: %v", async, w.calls)
+			}
+		})
+	}
+}
+
 // While nobody is told, being observable costs no allocation.
 func TestNobodyToldCostsNothing(t *testing.T) {
 	s := open(t, Options{Limit: 10})

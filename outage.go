@@ -48,10 +48,7 @@ func (s *Semaphore) turnedAway(err error) error {
 // failsOpen reports whether Outage Open admits a call that the store did not answer. A
 // ctx that is over is no outage, and an id without a limit is open to nobody.
 func (s *Semaphore) failsOpen(ctx context.Context, r *store.Request, err error) bool {
-	if s.opt.Outage != Open || r.Limit <= 0 || !errors.Is(err, ErrUnavailable) || over(ctx) != nil {
-		return false
-	}
-	return true
+	return s.opt.Outage == Open && r.Limit > 0 && errors.Is(err, ErrUnavailable) && over(ctx) == nil
 }
 
 // policy is what the outage policy makes of err, why the store did not answer: a lease,

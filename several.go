@@ -52,13 +52,13 @@ type level struct {
 	queue  int // how many may wait for it; 0: this call does not wait
 }
 
-// severally is one call that asks for several ids. It is as if Acquire were called for
+// severalCall is one call that asks for several ids. It is as if Acquire were called for
 // each, in the order listed: so what holds for one id holds for each of them. It adds
 // that they are held together.
-type severally struct {
+type severalCall struct {
 	s      *Semaphore
 	call   callOptions
-	seen   *sighting
+	seen   *observation
 	slotID string // the same at all levels, but for those taken again
 	levels []level
 	began  time.Duration
@@ -72,8 +72,8 @@ type severally struct {
 }
 
 // acquireAll takes a lease of id and of the further ones of c.
-func (s *Semaphore) acquireAll(ctx context.Context, id string, c callOptions, waits bool, seen *sighting) (*Lease, error) {
-	v := &severally{s: s, call: c, seen: seen, waits: waits, apart: s.gate.joint == nil, ends: math.MaxInt64}
+func (s *Semaphore) acquireAll(ctx context.Context, id string, c callOptions, waits bool, seen *observation) (*Lease, error) {
+	v := &severalCall{s: s, call: c, seen: seen, waits: waits, apart: s.gate.joint == nil, ends: math.MaxInt64}
 	if err := v.plan(ctx, id, c, waits); err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (s *Semaphore) acquireAll(ctx context.Context, id string, c callOptions, wa
 }
 
 // plan makes the levels of c, and refuses what no store need be asked about.
-func (v *severally) plan(ctx context.Context, id string, c callOptions, waits bool) error {
+func (v *severalCall) plan(ctx context.Context, id string, c callOptions, waits bool) error {
 	v.levels = append(make([]level, 0, 1+len(c.also)), level{id: id, weight: c.weight})
 	for _, o := range c.also {
 		if o.kind == optAlsoBad {
@@ -148,7 +148,7 @@ func (v *severally) plan(ctx context.Context, id string, c callOptions, waits bo
 // store can and there is room at all of them. It returns up to which the levels are taken:
 // the next is to be asked for by itself, since it is full, or since the store cannot. An
 // error is final.
-func (v *severally) together(ctx context.Context, upTo int) (at int, err error) {
+func (v *severalCall) together(ctx context.Context, upTo int) (at int, err error) {
 	s := v.s
 	at = len(v.parked)
 	if v.apart || upTo-at < 2 || v.ended(ctx) {
@@ -203,7 +203,7 @@ func (v *severally) together(ctx context.Context, upTo int) (at int, err error) 
 
 // refusedTogether is what follows when the level there had no room: the end of a call
 // that does not wait. One that does takes those before it, and stands in line for that.
-func (v *severally) refusedTogether(ctx context.Context, there int, r *store.Request, d store.Decision, mark uint64) (at int, err error) {
+func (v *severalCall) refusedTogether(ctx context.Context, there int, r *store.Request, d store.Decision, mark uint64) (at int, err error) {
 	waiting := d.Outcome == store.Full || d.Outcome == store.Recovering
 	if !v.waits || !waiting || v.levels[there].queue <= 0 {
 		return there, atLevel(v.s.refusal(&request{Request: *r, mark: mark}, d, 0), there)
@@ -215,10 +215,10 @@ func (v *severally) refusedTogether(ctx context.Context, there int, r *store.Req
 }
 
 // ended reports whether the call's time is over.
-func (v *severally) ended(ctx context.Context) bool { return ctx.Err() != nil || v.s.now() >= v.ends }
+func (v *severalCall) ended(ctx context.Context) bool { return ctx.Err() != nil || v.s.now() >= v.ends }
 
 // take takes one level, by the ways in which a call for one id does.
-func (v *severally) take(ctx context.Context, at int) (*Lease, error) {
+func (v *severalCall) take(ctx context.Context, at int) (*Lease, error) {
 	s, l := v.s, v.levels[at]
 	if i := slices.IndexFunc(v.admitted, func(a *Lease) bool { return a.id == l.id }); i >= 0 {
 		lease := v.admitted[i]
@@ -251,7 +251,7 @@ func (v *severally) take(ctx context.Context, at int) (*Lease, error) {
 var errPassedLost = errors.New("gotsem: a level before it was lost")
 
 // lost returns the first level passed that is not held any more, or how many were passed.
-func (v *severally) lost() int {
+func (v *severalCall) lost() int {
 	for i, l := range v.parked {
 		if l.look(); l.state.Load() != held {
 			return i
@@ -261,7 +261,7 @@ func (v *severally) lost() int {
 }
 
 // giveBack releases the levels passed from that one on, and what was admitted ahead.
-func (v *severally) giveBack(ctx context.Context, from int) {
+func (v *severalCall) giveBack(ctx context.Context, from int) {
 	var leases []*Lease
 	for _, l := range append(v.parked[from:], v.admitted...) {
 		if l.end(released) {
@@ -274,7 +274,7 @@ func (v *severally) giveBack(ctx context.Context, from int) {
 
 // further are the requests for the levels beyond that id, for an outage policy that
 // admits to all of them or to none.
-func (v *severally) further(id string) (rs []store.Request) {
+func (v *severalCall) further(id string) (rs []store.Request) {
 	at := slices.IndexFunc(v.levels, func(l level) bool { return l.id == id })
 	for _, l := range v.levels[at+1:] {
 		r := store.Request{ID: l.id, Weight: l.weight, Limit: l.limit, Queue: l.queue}
@@ -285,7 +285,7 @@ func (v *severally) further(id string) (rs []store.Request) {
 }
 
 // late has a refusal say that MaxWait was over, which an earlier level may have used up.
-func (v *severally) late(err error) error {
+func (v *severalCall) late(err error) error {
 	full, ok := err.(*FullError)
 	if now := v.s.now(); ok && v.waits && now >= v.ends && full.waited == 0 && !full.line {
 		own := *full
@@ -306,7 +306,7 @@ func atLevel(err error, at int) error {
 }
 
 // link makes one lease of those of all levels.
-func (v *severally) link(ctx context.Context) *Lease {
+func (v *severalCall) link(ctx context.Context) *Lease {
 	s, all := v.s, &levels{leases: v.parked, since: v.s.now()}
 	s.stats.held.Add(1)
 	if all.openly() {

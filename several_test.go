@@ -544,6 +544,33 @@ func TestOutagesWithSeveralIDs(t *testing.T) {
 	}
 }
 
+// A lease that Outage Open admitted at one of its ids, and that is lost at another, leaves
+// nothing behind here either.
+func TestALostLeaseThatWasAdmittedOpenlyLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newParted("a", "b")
+		s := open(t, Options{Store: st, Limit: 4, Outage: Open, TTL: 3 * time.Second})
+		st.of("b:2").is(refuses)
+		l := mustTry(t, s, "a:1", Also("b:2"))
+		if !l.FailedOpen() {
+			t.Fatal("it was not admitted openly")
+		}
+		if ok, err := s.Revoke(t.Context(), "a:1", l.SlotID()); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		ends(t, l, ErrLeaseLost)
+		synctest.Wait()
+		if n := len(s.opens.all); n != 0 {
+			t.Errorf("%d open leases are remembered", n)
+		}
+		for pending := range s.gate.backlog.pending {
+			if pending.slotID == failedOpenID {
+				t.Errorf("a slot that nobody holds is released: %+v", pending)
+			}
+		}
+	})
+}
+
 // What is known to be full at any level costs no question at another.
 func TestAKnownFullLevelIsNotAsked(t *testing.T) {
 	bothWays(t, func(t *testing.T) {

@@ -80,7 +80,7 @@ func TestAListThatMakesNoLeaseIsAServerFault(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		shed.Handler(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-		if w.Code != 500 || strings.Contains(w.Body.String(), "key") || !strings.Contains(log.String(), "make no lease") {
+		if w.Code != 500 || strings.Contains(w.Body.String(), "key") || !strings.Contains(log.String(), "such ids are not taken") {
 			t.Errorf("%q: %d %s %s", also, w.Code, w.Body, log.String())
 		}
 	}

@@ -26,7 +26,6 @@ const (
 	holdersShown = 100
 	holdersAsked = 10_000 // a longer list is not asked for
 	bodyMost     = 64 << 10
-	idMost       = 4096
 	changesMost  = 10 // a second
 )
 
@@ -197,7 +196,7 @@ func (s *sampler) detail(ctx context.Context, id string, held int) detail {
 func (h *Handler) serveID(w http.ResponseWriter, r *http.Request, access Access) {
 	raw, err := base64.RawURLEncoding.DecodeString(r.URL.Query().Get("id"))
 	id := string(raw)
-	if err != nil || id == "" || len(id) > idMost {
+	if err != nil || id == "" || len(id) > gotsem.MaxID {
 		http.Error(w, "id: 1 to 4096 bytes in base64url", http.StatusBadRequest)
 		return
 	}
@@ -284,7 +283,7 @@ func (h *Handler) serveLimit(w http.ResponseWriter, r *http.Request, who string,
 	dec.DisallowUnknownFields()
 	err := dec.Decode(&c)
 	raw, bad := base64.RawURLEncoding.DecodeString(c.Key)
-	if err = cmp.Or(err, bad); err != nil || len(raw) == 0 || len(raw) > idMost || c.Limit != nil && *c.Limit < 0 {
+	if err = cmp.Or(err, bad); err != nil || len(raw) == 0 || len(raw) > gotsem.MaxID || c.Limit != nil && *c.Limit < 0 {
 		http.Error(w, "the body: {key, limit, before, reason}; a key of 1 to 4096 bytes in base64url, a limit of 0 or more, or null", http.StatusBadRequest)
 		return
 	}
