@@ -4,6 +4,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -24,34 +25,85 @@ import (
 func TestNothingStaysThatNobodyHolds(t *testing.T) {
 	single := redistest.Start(t)
 	cluster := redistest.StartCluster(t, 2, 0)
-	for name, connect := range map[string]func(t *testing.T) (redis.UniversalClient, []*redistest.Relay){
-		"single": func(t *testing.T) (redis.UniversalClient, []*redistest.Relay) {
+	for name, connect := range map[string]func(t *testing.T) (rdb redis.UniversalClient, relays []*redistest.Relay, mock *moody){
+		"single": func(t *testing.T) (redis.UniversalClient, []*redistest.Relay, *moody) {
 			r := redistest.NewRelay(t, single.Addr())
-			return redis.NewClient(&redis.Options{Addr: r.Addr()}), []*redistest.Relay{r}
+			return redis.NewClient(&redis.Options{Addr: r.Addr()}), []*redistest.Relay{r}, nil
 		},
-		"wrapped": func(t *testing.T) (redis.UniversalClient, []*redistest.Relay) {
+		"wrapped": func(t *testing.T) (redis.UniversalClient, []*redistest.Relay, *moody) {
 			r := redistest.NewRelay(t, single.Addr())
-			return own{redis.NewClient(&redis.Options{Addr: r.Addr()})}, []*redistest.Relay{r}
+			return own{redis.NewClient(&redis.Options{Addr: r.Addr()})}, []*redistest.Relay{r}, nil
 		},
-		"cluster": func(t *testing.T) (redis.UniversalClient, []*redistest.Relay) {
+		"cluster": func(t *testing.T) (redis.UniversalClient, []*redistest.Relay, *moody) {
 			relays := cluster.RelaysFor(t, nil)
 			var addrs []string
 			for _, r := range relays {
 				addrs = append(addrs, r.Addr())
 			}
-			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs}), relays
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs}), relays, nil
+		},
+		"mock": func(t *testing.T) (redis.UniversalClient, []*redistest.Relay, *moody) {
+			rdb, mock := redis.NewClient(&redis.Options{Addr: single.Addr(), ContextTimeoutEnabled: true}), new(moody)
+			rdb.AddHook(mock) // which the store keeps, of a client that it takes as it is
+			return rdb, nil, mock
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb, relays := connect(t)
+			rdb, relays, mock := connect(t)
 			t.Cleanup(func() { _ = rdb.Close() })
-			leftovers(t, rdb, relays, name+":")
+			leftovers(t, rdb, relays, mock, name+":")
 		})
 	}
 }
 
-func leftovers(t *testing.T, rdb redis.UniversalClient, relays []*redistest.Relay, prefix string) {
+// moody is a mock as tests have one: it answers by itself, now and then, whether the
+// command was carried out or not.
+type moody struct{ bad atomic.Bool }
+
+var errMoody = errors.New("the mock says no")
+
+func (m *moody) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (m *moody) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := m.answer(func() error { return next(ctx, cmd) })
+		if err != nil {
+			cmd.SetErr(err)
+		}
+		return err
+	}
+}
+
+func (m *moody) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := m.answer(func() error { return next(ctx, cmds) })
+		if errors.Is(err, errMoody) {
+			for _, cmd := range cmds {
+				cmd.SetErr(err)
+			}
+		}
+		return err
+	}
+}
+
+func (m *moody) answer(next func() error) error {
+	if !m.bad.Load() {
+		return next()
+	}
+	switch rand.N(6) {
+	case 0:
+		return errMoody
+	case 1:
+		_ = next()
+		return errMoody
+	case 2:
+		time.Sleep(rand.N(30 * time.Millisecond)) // whatever the ctx says
+	}
+	return next()
+}
+
+func leftovers(t *testing.T, rdb redis.UniversalClient, relays []*redistest.Relay, mock *moody, prefix string) {
 	const (
 		trouble = 5 * time.Second
 		ids     = 4
@@ -66,6 +118,9 @@ func leftovers(t *testing.T, rdb redis.UniversalClient, relays []*redistest.Rela
 	t.Cleanup(func() { _ = sem.Close() })
 	over, cancel := context.WithTimeout(t.Context(), trouble)
 	defer cancel()
+	if mock != nil {
+		mock.bad.Store(true)
+	}
 	var all sync.WaitGroup
 	var granted atomic.Int64
 	for range 12 {
@@ -108,6 +163,9 @@ func leftovers(t *testing.T, rdb redis.UniversalClient, relays []*redistest.Rela
 		sleep(over, 100*time.Millisecond)
 	}
 	all.Wait()
+	if mock != nil {
+		mock.bad.Store(false)
+	}
 	for _, r := range relays {
 		r.SetDelay(0)
 		r.DropReplyWhen(nil)
