@@ -177,7 +177,7 @@ func (b *batcher) await(ctx context.Context, o *op, turn <-chan struct{}) (left 
 
 // enqueue adds o to the last of the batches that wait, or to a new one. mu is held.
 func (b *batcher) enqueue(o *op) *batch {
-	room := roomFull
+	room := roomFull * (1 + len(o.also))
 	if o.verb.plain() {
 		room = roomPlain
 	}
@@ -346,7 +346,7 @@ func (b *batcher) complete(one *batch, self *op, took time.Duration) {
 func (b *batcher) markDone(one *batch) {
 	for _, o := range one.ops {
 		if o.verb.takes() && (o.abandoned || o.stage == late) {
-			b.inDoubt.end(o.slot)
+			b.inDoubt.end(o)
 		}
 		if o.stage != late { // else its caller has looked, and does not hold mu
 			o.stage = done

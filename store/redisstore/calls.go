@@ -82,11 +82,18 @@ func (f *frame) group(cd *codec, ops []*op) {
 		}
 		c := at.call
 		if at.pass == f.pass && at.op.mergeable(o) {
-			at.op.next, at.op = o, o
+			o.behind(at.op)
+			at.op = o
 		} else {
-			if c = f.call(cd.callKey(o), v.takes()); v == plainRelease {
+			switch {
+			case v == joint:
+				c = f.add(cd.callKey(o))
+				c.joint(o)
+			case v == plainRelease:
+				c = f.call(cd.callKey(o), false)
 				c.backs = append(c.backs, o)
-			} else {
+			default:
+				c = f.call(cd.callKey(o), v.takes())
 				c.groups = append(c.groups, o)
 			}
 			*at = tail{f.pass, o, c}
@@ -118,7 +125,7 @@ func (cd *codec) callKey(o *op) callKey {
 // uniform reports whether o, and all of its group, ask for nothing but a slot now: but
 // for the slot ids, they are the same.
 func (o *op) uniform() bool {
-	return o.by() == acquire && o.queue <= 0 && o.ticket == 0 && o.class == 0
+	return o.by() == acquire && o.queue <= 0 && o.ticket == 0 && o.class == 0 || o.by() == joint
 }
 
 // mergeable reports whether other belongs into o's group.
@@ -129,8 +136,7 @@ func (o *op) mergeable(other *op) bool {
 	case o.by().plain():
 		return o.limit == other.limit && o.ttl == other.ttl && o.lease == other.lease
 	case o.uniform():
-		return other.uniform() && o.weight == other.weight && o.limit == other.limit && o.ttl == other.ttl && o.queue == other.queue &&
-			o.plain == other.plain && o.firstAttempt == other.firstAttempt && o.owner == other.owner
+		return other.uniform() && o.alike(other)
 	}
 	return !other.uniform()
 }
@@ -150,6 +156,11 @@ func (f *frame) call(k callKey, takes bool) *call {
 			return c
 		}
 	}
+	return f.add(k)
+}
+
+// add returns a new call of k.
+func (f *frame) add(k callKey) *call {
 	n := len(f.calls)
 	if n == len(f.spare) {
 		f.spare = append(f.spare, new(call))

@@ -30,6 +30,10 @@ func (cd *codec) read(c *call, rest []*op) (again []*op, wakeups []any) {
 	if now != 0 {
 		cd.clocks.read(c.slot, now, c.sent, time.Now(), c.told)
 	}
+	if c.verb == joint {
+		rest = cd.readJoint(c, r, rest)
+		return rest, r.wakeups()
+	}
 	if c.verb == acquire && len(r.list) == 1 && r.err == nil {
 		for _, g := range c.groups {
 			rest = g.lateTo(rest)
@@ -45,10 +49,15 @@ func (cd *codec) read(c *call, rest []*op) (again []*op, wakeups []any) {
 	if c.strict && highest > 0 {
 		cd.clocks.gave(c.slot, highest)
 	}
-	if r.err == nil {
-		wakeups = r.list[min(r.at, len(r.list)):]
+	return rest, r.wakeups()
+}
+
+// wakeups are what is left of a reply: whom to wake.
+func (r *reply) wakeups() []any {
+	if r.err != nil {
+		return nil
 	}
-	return rest, wakeups
+	return r.list[min(r.at, len(r.list)):]
 }
 
 // group reads the answers to the ops of a group, and adds those that go on to rest. The

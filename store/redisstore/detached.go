@@ -52,7 +52,7 @@ func (b *batcher) abandon(o *op, turn <-chan struct{}) bool {
 	defer b.mu.Unlock()
 	o.abandoned = true
 	if o.verb.takes() && o.stage == sent {
-		b.inDoubt.begin(o.slot)
+		b.inDoubt.begin(o)
 	}
 	return true
 }
@@ -139,7 +139,7 @@ func (b *batcher) giveUp(one *batch) {
 		}
 		o.stage = late
 		if o.verb.takes() {
-			b.inDoubt.begin(o.slot)
+			b.inDoubt.begin(o)
 		}
 	}
 	b.left++
@@ -176,8 +176,12 @@ type doubt struct {
 
 func (d *inDoubt) any() bool { return d.n.Load() > 0 }
 
-// begin notes that an acquire of the slot id is in doubt. end must follow.
-func (d *inDoubt) begin(slot string) {
+// begin notes that what o asks for is in doubt. end must follow.
+func (d *inDoubt) begin(o *op) {
+	for _, p := range o.also {
+		d.begin(p)
+	}
+	slot := o.slot
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.over == nil {
@@ -190,7 +194,11 @@ func (d *inDoubt) begin(slot string) {
 	d.n.Add(1)
 }
 
-func (d *inDoubt) end(slot string) {
+func (d *inDoubt) end(o *op) {
+	for _, p := range o.also {
+		d.end(p)
+	}
+	slot := o.slot
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.n.Add(-1)

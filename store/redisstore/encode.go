@@ -223,7 +223,7 @@ func (cd *codec) fullArgs(f *frame, c *call, args []any) []any {
 			switch args = append(args, &o.slot); {
 			case c.verb == renew:
 				args = append(args, &o.ttl, &o.weight, &o.fence, &o.trust, f.num(bits(o.register, false)), &o.owner, &o.limit)
-			case (c.verb == acquire || c.verb == joint) && !alike:
+			case c.verb == acquire && !alike:
 				args = append(args, &o.weight, &o.limit, &o.ttl, &o.queue, &o.ticket, f.num(bits(o.plain, sure && o.firstAttempt)+4*o.class), &o.owner)
 			}
 		}

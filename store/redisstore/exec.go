@@ -70,8 +70,8 @@ func (e *executor) exec(ctx context.Context, ops []*op) {
 func (e *executor) round(ctx context.Context, f *frame, ops, rest []*op) []*op {
 	err := e.send(ctx, f, f.calls, false)
 	if e.crossed(f.calls) {
-		for _, o := range ops {
-			o.firstAttempt = false
+		for _, c := range f.calls {
+			c.each(func(o *op) { o.firstAttempt = false })
 		}
 		return append(rest, ops...)
 	}
@@ -81,6 +81,10 @@ func (e *executor) round(ctx context.Context, f *frame, ops, rest []*op) []*op {
 	for _, c := range calls {
 		switch {
 		case c.answered:
+		case c.verb == joint && (isMoving(c.cmd.Err()) || isCrossSlot(c.cmd.Err())):
+			for o := c.groups[0]; o != nil; o = o.next {
+				o.err = store.ErrApart // by keys one at a time, as far as that goes
+			}
 		case isMoving(c.cmd.Err()):
 			e.moving(ctx, c)
 		default:
@@ -147,7 +151,7 @@ func (e *executor) loadScripts(ctx context.Context, f *frame, err error) error {
 // bad luck is its own.
 func (e *executor) splitByID(ctx context.Context, f *frame) (split []*call) {
 	for _, c := range f.calls {
-		if err := c.cmd.Err(); err != nil && len(c.backs)+len(c.groups) > 1 && (isConfig(err) || isMoving(err)) {
+		if err := c.cmd.Err(); err != nil && c.verb != joint && len(c.backs)+len(c.groups) > 1 && (isConfig(err) || isMoving(err)) {
 			split = c.split(split)
 		}
 	}

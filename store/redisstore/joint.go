@@ -2,39 +2,41 @@ package redisstore
 
 import (
 	"context"
-	"time"
 
 	"github.com/ashfaqjani916/gotsem/store"
 )
 
-// AcquireAll implements store.Joint: one call of joint.lua, which does not go by a batch,
-// where all ids share a server, or on a Cluster a slot.
+// AcquireAll implements store.Joint: one call of joint.lua, which goes by a batch as others
+// do, where all ids share a server, or on a Cluster a slot. Leases of the same ids are asked
+// for together.
+//
+// Such an operation is that of the first id, and has those of the further ones. In a call
+// it stands in the group of the first, and they stand in the groups of theirs, in the same
+// order.
 func (s *Store) AcquireAll(ctx context.Context, rs []*store.Request) ([]store.Decision, error) {
-	ops := make([]*op, len(rs))
-	for i, r := range rs {
+	for _, r := range rs {
 		if err := s.check(ctx, r.ID, r.SlotID); err != nil {
 			return nil, err
 		}
 		if err := r.Check(); err != nil {
 			return nil, err
 		}
-		s.exec.graces.note(r.Grace)
-		ops[i] = s.part(r)
 	}
-	budget := ops[0].budget
-	bounded, cancel := context.WithTimeout(ctx, budget)
-	defer cancel()
-	for _, o := range ops {
-		if o.due, _ = bounded.Deadline(); s.client.perID {
-			return nil, store.ErrApart
-		}
+	o := s.part(rs[0])
+	for _, r := range rs[1:] {
+		o.also = append(o.also, s.part(r))
 	}
+	if !s.codec.oneCall(o) {
+		s.freeAll(o)
+		return nil, store.ErrApart
+	}
+	left, err := s.do(ctx, o)
 	var ds []store.Decision
-	var err error
-	if s.client.ctxBound {
-		ds, err = s.exec.joint(bounded, ops)
-	} else { // what is left behind has its ops to itself: none is used again
-		ds, err = aside(bounded, &s.client.left, func(ctx context.Context) ([]store.Decision, error) { return s.exec.joint(ctx, ops) }, nil)
+	if !left {
+		if err == nil {
+			ds = o.decisions()
+		}
+		s.freeAll(o)
 	}
 	if err != nil && isHalfway(err) { // what it has done so far is undone
 		for _, r := range rs {
@@ -48,110 +50,136 @@ func (s *Store) AcquireAll(ctx context.Context, rs []*store.Request) ([]store.De
 
 // part is the operation of one id.
 func (s *Store) part(r *store.Request) *op {
-	o := &op{question: question{
-		verb: joint, id: r.ID, slot: r.SlotID, owner: r.Owner, budget: r.Budget, firstAttempt: r.FirstAttempt,
-		weight: int64(r.Weight), limit: int64(r.Limit), ttl: r.TTL.Milliseconds(),
-		grace: s.exec.graces.of(r.Grace), outage: r.OutageFor.Milliseconds(),
-	}}
-	if o.budget <= 0 {
-		o.budget = defaultBudget
-	}
+	o := s.op(joint, r.ID, r.SlotID, r.Budget)
+	o.weight, o.limit, o.ttl, o.owner = int64(r.Weight), int64(r.Limit), r.TTL.Milliseconds(), r.Owner
+	o.firstAttempt, o.grace, o.outage = r.FirstAttempt, s.exec.graces.of(r.Grace), r.OutageFor.Milliseconds()
 	if r.Share > 0 && r.Share < store.WholeShare {
 		o.queue = int64(-r.Share)
 	}
+	s.exec.graces.note(r.Grace)
 	return o
 }
 
-// joint has ops decided upon in one call. It is made again where keys turn out to go by
-// cluster slot, where the clock says something odd, and where it came too late.
-func (e *executor) joint(ctx context.Context, ops []*op) ([]store.Decision, error) {
-	if err := e.learn(ctx); err != nil {
-		return nil, classify(err)
+// freeAll is free, for an operation and what belongs to it.
+func (s *Store) freeAll(o *op) {
+	for _, p := range o.also {
+		s.free(p)
 	}
-	for range 1 + maxTries {
-		c, apart := e.codec.jointCall(ops)
-		if apart {
-			return nil, store.ErrApart
-		}
-		err := e.sendJoint(ctx, c)
-		switch {
-		case e.crossed([]*call{c}):
-			continue
-		case isMoving(err):
-			return nil, store.ErrApart // by keys one at a time, as far as that goes
-		case err != nil:
-			e.client.reloadOn(err)
-			return nil, classify(err)
-		}
-		ds, wakeups, again, err := e.codec.readJoint(c, ops)
-		e.wakeAll(wakeups)
-		if err == nil {
-			e.learnGrace(ctx, []*call{c})
-			e.register(ctx, []*call{c})
-		}
-		if !again || ctx.Err() != nil {
-			return ds, err
-		}
-	}
-	return nil, errClock
+	s.free(o)
 }
 
-// jointCall is the call of ops. apart: they do not go into one.
-func (cd *codec) jointCall(ops []*op) (c *call, apart bool) {
-	c = &call{callKey: cd.callKey(ops[0]), groups: ops}
-	for _, o := range ops {
-		if cd.callKey(o) != c.callKey {
-			return nil, true
+// oneCall reports whether the ids of o can go into one call.
+func (cd *codec) oneCall(o *op) bool {
+	first := cd.callKey(o)
+	for _, p := range o.also {
+		if cd.callKey(p) != first {
+			return false
 		}
-		c.strict = c.strict || o.grace > 0
-		c.outage = max(c.outage, o.outage)
 	}
-	return c, false
+	return true
 }
 
-// sendJoint sends c, by the steps of a batch.
-func (e *executor) sendJoint(ctx context.Context, c *call) error {
-	f := e.frame()
-	defer e.recycle(f)
-	f.calls = append(f.calls[:0], c)
-	err := e.resendBroken(ctx, f, e.send(ctx, f, f.calls, false))
-	if err = e.loadScripts(ctx, f, err); err == nil && c.unacked != nil {
-		err = c.unacked
+// decisions are those about the ids of o: up to the one that refuses, or all.
+func (o *op) decisions() []store.Decision {
+	ds := append(make([]store.Decision, 0, 1+len(o.also)), o.decision)
+	for _, p := range o.also {
+		if ds[len(ds)-1].Outcome != store.Granted {
+			break
+		}
+		ds = append(ds, p.decision)
 	}
-	return err
+	return ds
 }
 
-// readJoint reads what joint.lua answers. again: the call is to be made anew.
-func (cd *codec) readJoint(c *call, ops []*op) (ds []store.Decision, wakeups []any, again bool, err error) {
-	list, err := c.cmd.Slice()
-	if err != nil {
-		return nil, nil, false, err
+// alike reports whether other asks for the same as o, but for the slots.
+func (o *op) alike(other *op) bool {
+	same := o.id == other.id && o.weight == other.weight && o.limit == other.limit && o.ttl == other.ttl && o.queue == other.queue &&
+		o.plain == other.plain && o.firstAttempt == other.firstAttempt && o.owner == other.owner && o.grace == other.grace && len(o.also) == len(other.also)
+	for i := range o.also {
+		same = same && o.also[i].alike(other.also[i])
 	}
-	r := &reply{name: "joint", list: list}
-	if now := r.number() / callNumbers; now != 0 {
-		cd.clocks.read(c.slot, now, c.sent, time.Now(), c.told)
+	return same
+}
+
+// behind has o stand behind the last of its group, and what belongs to it likewise.
+func (o *op) behind(last *op) {
+	last.next = o
+	for i, p := range o.also {
+		p.next, p.due = nil, o.due
+		last.also[i].next = p
 	}
-	if len(list) == 1 { // it came too late
-		return nil, nil, true, errClock
+}
+
+// joint makes a group of the first of its kind in c, and one of each further id.
+func (c *call) joint(o *op) {
+	c.groups = append(c.groups, o)
+	for _, p := range o.also {
+		p.next, p.due = nil, o.due
+		c.groups = append(c.groups, p)
 	}
-	if refuses := r.number(); refuses > 0 && int(refuses) <= len(ops) {
-		n := r.number()
-		if n == acquireAgain {
-			again, n = true, recoveringNumber
+}
+
+// readJoint reads what joint.lua answers.
+func (cd *codec) readJoint(c *call, r *reply, rest []*op) []*op {
+	leases := c.groups[0]
+	if len(r.list) == 1 && r.err == nil {
+		return leases.lateTo(rest)
+	}
+	var refused []int64 // by which id, from 1
+	for range leases.group() {
+		refused = append(refused, r.number())
+	}
+	o := leases
+	for _, k := range refused {
+		if anew := k > 0 && r.refusedAt(o, k); anew {
+			rest = append(rest, o)
 		}
-		ds = make([]store.Decision, refuses)
-		d := &ds[refuses-1]
-		*d = store.Decision{Outcome: outcomes[uint64(n)%uint64(len(outcomes))], Active: int(r.number()), Limit: int(r.number()), Waiting: int(r.number()), RetryIn: ms(r.number())}
-		return ds, r.list[min(r.at, len(r.list)):], again, r.err
+		o = o.next
+	}
+	granted := false
+	for _, k := range refused {
+		granted = granted || k == 0
 	}
 	var highest uint64
-	for range ops {
-		d := store.Decision{Outcome: store.Granted, Active: int(r.number()), Limit: int(r.number()), Fence: uint64(r.number())}
-		highest = max(highest, d.Fence)
-		ds = append(ds, d)
+	for _, g := range c.groups {
+		if !granted || r.err != nil {
+			break
+		}
+		limit := int(r.number())
+		for i, o := 0, g; o != nil; i, o = i+1, o.next {
+			if refused[i] == 0 {
+				o.decision = store.Decision{Outcome: store.Granted, Active: int(r.number()), Limit: limit, Fence: uint64(r.number())}
+				highest = max(highest, o.decision.Fence)
+			}
+		}
 	}
-	if c.strict && r.err == nil {
+	for i, o := 0, leases; o != nil; i, o = i+1, o.next {
+		if o.err = r.err; o.err == nil && refused[i] == 0 {
+			o.err = c.unacked
+		}
+	}
+	if c.strict && highest > 0 {
 		cd.clocks.gave(c.slot, highest)
 	}
-	return ds, r.list[min(r.at, len(r.list)):], false, r.err
+	return rest
+}
+
+// refusedAt reads why the k-th id of o refuses. anew: o is to be asked again.
+func (r *reply) refusedAt(o *op, k int64) (anew bool) {
+	at := o
+	if k > 1 && int(k) <= 1+len(o.also) {
+		at = o.also[k-2]
+		o.decision = store.Decision{Outcome: store.Granted}
+		for _, p := range o.also[:k-2] {
+			p.decision = o.decision
+		}
+	}
+	n := r.number()
+	if n == acquireAgain {
+		anew, n = o.askAnew(), recoveringNumber
+	}
+	at.decision = store.Decision{
+		Outcome: outcomes[uint64(n)%uint64(len(outcomes))], Active: int(r.number()), Limit: int(r.number()), Waiting: int(r.number()), RetryIn: ms(r.number()),
+	}
+	return anew && r.err == nil
 }

@@ -16,7 +16,7 @@ const (
 	plainRelease // by the plain script, which serves ids that have no meta
 	plainAcquire // likewise; both go into one call
 	acquire
-	joint // several ids at once: one call of its own, see joint.go
+	joint // several ids at once: see joint.go
 	verbs
 )
 
@@ -130,6 +130,7 @@ type op struct {
 	named string // the id that they are of
 	all   bool   // they are all there, and not only S
 
+	also []*op         // joint: what it asks of further ids
 	turn chan struct{} // of one that may lead a batch: told to, or that it is answered
 }
 
@@ -138,6 +139,8 @@ type op struct {
 func (o *op) reset() {
 	// In place: a whole op to copy from would lie on the stack of each caller that waits.
 	o.question, o.answer, o.ride = question{}, answer{}, ride{}
+	clear(o.also)
+	o.also = o.also[:0]
 }
 
 // names makes the keys of the op's id, which the first of a group does for all of it. An

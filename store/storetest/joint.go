@@ -136,6 +136,54 @@ var jointTests = []subtest{
 			rises(w.id, w.granted(fmt.Sprint("one", i), limit(99)).Fence)
 		}
 	}},
+	{name: "many at once are each granted all or nothing", needs: joint, test: func(w *world) {
+		const leases, room = 60, 7 // at the third id, by twos; the first has room for more, the second for nobody after that
+		ask := func(slot string, first bool) []store.Decision {
+			rs := make([]*store.Request, 3)
+			for at, wish := range [][]wish{{limit(20)}, {limit(8)}, {limit(2*room + 1), weight(2)}} {
+				rs[at] = w.request(slot, wish)
+				rs[at].ID, rs[at].FirstAttempt = jointIDs[at], first
+			}
+			ds, err := w.st.(store.Joint).AcquireAll(w.ctx, rs)
+			if err != nil {
+				w.Error(err)
+			}
+			return ds
+		}
+		got, slots := make([][]store.Decision, leases), make([]string, leases)
+		for i := range slots {
+			slots[i] = w.stamped(fmt.Sprint("s", i))
+		}
+		atOnce := func(first bool) (granted int) {
+			var all sync.WaitGroup
+			for i := range got {
+				all.Go(func() { got[i] = ask(slots[i], first) })
+			}
+			all.Wait()
+			fences := make(map[uint64]bool)
+			for i, ds := range got {
+				switch last := ds[len(ds)-1]; {
+				case last.Outcome == store.Granted && len(ds) == 3:
+					granted++
+					for at, d := range ds {
+						if fences[d.Fence] || d.Fence == 0 {
+							w.Errorf("%d: fence %d of id %d was given to another", i, d.Fence, at)
+						}
+						fences[d.Fence] = true
+					}
+				case last.Outcome != store.Full || len(ds) != 3 || last.Active > 2*room || last.Limit != 2*room+1:
+					w.Errorf("%d: %+v, want it refused by the third id", i, ds)
+				}
+			}
+			return granted
+		}
+		for round, first := range []bool{true, false} { // asked again they keep what they have
+			if n := atOnce(first); n != room {
+				w.Errorf("round %d: %d granted, want %d", round, n, room)
+			}
+			w.standAll(room, room, 2*room)
+		}
+	}},
 	{name: "from many sides the caps hold", needs: joint, test: func(w *world) {
 		limits := []int{3, 5, 7}
 		var held [3]atomic.Int32
