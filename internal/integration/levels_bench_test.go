@@ -8,9 +8,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ashfaqjani916/gotsem"
 	"github.com/ashfaqjani916/gotsem/internal/redistest"
+	"github.com/ashfaqjani916/gotsem/store"
+	"github.com/ashfaqjani916/gotsem/store/redisstore"
 )
 
 // BenchmarkLevels measures pairs of Try and Release of 1, 2, 3 and 5 ids on one Redis: from
@@ -69,6 +72,54 @@ func BenchmarkLevels(b *testing.B) {
 						pair(b)
 					}
 				})
+			})
+		})
+	}
+}
+
+// BenchmarkJoint measures the same by one script for one id and for several, below the
+// semaphore: what a further id costs the server.
+func BenchmarkJoint(b *testing.B) {
+	srv := redistest.Start(b)
+	st := redisstore.New(srv.Client(), "joint:")
+	b.Cleanup(func() { _ = st.Close() })
+	ctx := context.Background()
+	for _, n := range []int{1, 2, 3, 5} {
+		slot := ""
+		ask := func(b *testing.B, last int) []store.Decision {
+			slot = st.Stamp() + "12345678901234"
+			rs := make([]*store.Request, n)
+			for i := range rs {
+				rs[i] = &store.Request{ID: fmt.Sprint("level", i), SlotID: slot, Weight: 1, Limit: 9, TTL: time.Minute, Grace: time.Minute, Owner: "bench", FirstAttempt: true}
+			}
+			rs[n-1].Limit = last
+			ds, err := st.AcquireAll(ctx, rs)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return ds
+		}
+		b.Run(fmt.Sprint("ids=", n, "/alone"), func(b *testing.B) {
+			counted(b, srv, func() {
+				for b.Loop() {
+					if ds := ask(b, 9); ds[n-1].Outcome != store.Granted {
+						b.Fatalf("%+v", ds)
+					}
+					for i := range n {
+						if _, err := st.Release(ctx, &store.Release{ID: fmt.Sprint("level", i), SlotID: slot, Grace: time.Minute}); err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+			})
+		})
+		b.Run(fmt.Sprint("ids=", n, "/refused"), func(b *testing.B) {
+			counted(b, srv, func() {
+				for b.Loop() {
+					if ds := ask(b, 0); ds[n-1].Outcome != store.Full {
+						b.Fatalf("%+v", ds)
+					}
+				}
 			})
 		})
 	}
