@@ -8,7 +8,7 @@ SECONDS := 600
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # gotestsum tells of each test when it ends; go test says nothing before a package does.
 test: deps ## install what tests need, and pass them all, with -race
@@ -18,9 +18,13 @@ test: deps ## install what tests need, and pass them all, with -race
 deps: ## install redis-server, gcc and a headless Chromium, if they are missing
 	@scripts/deps.sh
 
-lint: ## gofmt, go vet, staticcheck, and that go.work.sum is whole
+tidy: ## go mod tidy in every module, none of which need be published
+	@scripts/tidy.sh
+
+lint: ## gofmt, go vet, staticcheck, tidy modules, and that go.work.sum is whole
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "gofmt -w these:"; echo "$$unformatted"; exit 1; }
 	@for m in $(MODULES); do echo "# $$m"; (cd $$m && go vet ./... && go run $(STATICCHECK) ./...) || exit 1; done
+	@scripts/tidy.sh --check
 	@sum=$$(cat go.work.sum); go list -m all >/dev/null; [ "$$sum" = "$$(cat go.work.sum)" ] || { echo "go list -m all added to go.work.sum: commit it"; exit 1; }
 
 demo: ## the main job, on the embedded store
@@ -47,4 +51,4 @@ lab: deps ## the load-shedding experiment, whole; draws the charts in docs/
 
 ci: lint test verify ## what CI runs
 
-.PHONY: help test deps lint demo verify soak levels uploads bench lab ci
+.PHONY: help test deps tidy lint demo verify soak levels uploads bench lab ci

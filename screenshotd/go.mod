@@ -2,15 +2,10 @@ module github.com/ashfaqjani916/gotsem/screenshotd
 
 go 1.26.0
 
-replace (
-	github.com/ashfaqjani916/gotsem => ../
-	github.com/ashfaqjani916/gotsem/promsem => ../promsem
-)
-
 require (
 	code.dny.dev/ssrf v0.3.0
 	github.com/alecthomas/kong v1.17.0
-	github.com/ashfaqjani916/gotsem v0.0.0-00010101000000-000000000000
+	github.com/ashfaqjani916/gotsem v0.0.0
 	github.com/ashfaqjani916/gotsem/promsem v0.0.0
 	github.com/chromedp/cdproto v0.160.1
 	github.com/chromedp/chromedp v0.23.1

@@ -2,11 +2,9 @@ module github.com/ashfaqjani916/gotsem/verify
 
 go 1.26.0
 
-replace github.com/ashfaqjani916/gotsem => ../
-
 require (
 	github.com/anishathalye/porcupine v1.3.1
-	github.com/ashfaqjani916/gotsem v0.0.0-00010101000000-000000000000
+	github.com/ashfaqjani916/gotsem v0.0.0
 	github.com/redis/go-redis/v9 v9.23.0
 	golang.org/x/sys v0.48.0
 	pgregory.net/rapid v1.3.0

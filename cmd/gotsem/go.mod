@@ -18,5 +18,3 @@ require (
 	go.uber.org/zap v1.28.0 // indirect
 	golang.org/x/tools v0.26.0 // indirect
 )
-
-replace github.com/ashfaqjani916/gotsem => ../..

@@ -2,8 +2,6 @@ module github.com/ashfaqjani916/gotsem/verify/bench
 
 go 1.26.0
 
-replace github.com/ashfaqjani916/gotsem => ../../
-
 require (
 	github.com/ashfaqjani916/gotsem v0.0.0
 	github.com/bsm/redislock v0.9.4

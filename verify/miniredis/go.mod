@@ -2,11 +2,9 @@ module github.com/ashfaqjani916/gotsem/verify/miniredis
 
 go 1.26.0
 
-replace github.com/ashfaqjani916/gotsem => ../../
-
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
-	github.com/ashfaqjani916/gotsem v0.0.0-00010101000000-000000000000
+	github.com/ashfaqjani916/gotsem v0.0.0
 	github.com/redis/go-redis/v9 v9.23.0
 )
 
