@@ -8,13 +8,11 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/alecthomas/kong"
 )
-
-// version is set when a release is built.
-var version = "devel"
 
 type cli struct {
 	Log     string           `enum:"text,json" default:"text" help:"How the log is written: ${enum}."`
@@ -36,7 +34,7 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 		kong.Name("screenshotd"),
 		kong.Description("Screenshots over HTTP: so many at once, and a quick no to the rest. Every flag can be set in the environment as SCREENSHOTD_NAME."),
 		kong.DefaultEnvars("SCREENSHOTD"),
-		kong.Vars{"version": "screenshotd " + version},
+		kong.Vars{"version": version()},
 	)...)
 }
 
@@ -63,4 +61,19 @@ func run(args []string) int {
 		return 1
 	}
 	return 0
+}
+
+// version is the module's version, and what it was built with.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "screenshotd (version not known)"
+	}
+	v := "screenshotd " + info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && info.Main.Version == "(devel)" {
+			v += " " + s.Value[:min(12, len(s.Value))]
+		}
+	}
+	return v + " " + info.GoVersion
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what the tests need beside Go: redis-server, gcc (for -race) and a
+# Installs what the tests need beside Go: git, redis-server, gcc (for -race) and a
 # headless Chromium (for screenshotd). Debian and its kin; elsewhere it says what is
 # missing. What is there already is left alone. `deps.sh uploads` installs what
 # `make uploads` needs instead: the clients and the proxies.
@@ -21,6 +21,7 @@ if [ "${1:-}" = uploads ]; then
 	done
 	[ "$python" != none ] || want="$want python3-requests"
 else
+	need git git
 	need gcc gcc
 	[ -e /usr/include/stdlib.h ] || want="$want libc6-dev"
 	[ -n "${GOTSEM_REDIS_SERVER:-}" ] || command -v valkey-server >/dev/null 2>&1 || need redis-server redis-server

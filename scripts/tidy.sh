@@ -24,7 +24,7 @@ differs() { echo "tidy: $1: run make tidy, and commit what it changed" >&2; bad=
 
 # go.work: a replace for each module that another requires.
 cp go.work "$work/go.work"
-go work edit -json | sed -n '/"Replace"/,$p' | tr -d ' ,"\n' | grep -o "Old:{Path:$root[^:]*Version:[^}]*" |
+go work edit -json | sed -n '/"Replace"/,$p' | tr -d ' ,"\t\n' | grep -o "Old:{Path:${root}[^:]*Version:[^}]*" |
 	sed 's/.*Path:\(.*\)Version:\(.*\)/\1@\2/' | while read -r old; do go work edit -dropreplace="$old" "$work/go.work"; done || :
 for m in $(for n in $(modules); do needs "$n"; done | sort -u); do
 	go work edit -replace="$(path "$m")@$version=./${m#.}" "$work/go.work"

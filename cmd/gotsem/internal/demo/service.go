@@ -6,15 +6,14 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
 	"github.com/ashfaqjani916/gotsem"
 )
 
-// service is what is limited: each request is a piece of work for a project. Each project
-// has so many at once, and all together have.
+// service is what is limited: each request is a piece of work for a project, and
+// each project has so many at once.
 type service struct {
 	sem   *gotsem.Semaphore
 	tag   string
@@ -27,16 +26,12 @@ type counter func(project string) (end func(), err error)
 // ServeHTTP works if there is room for it, else it answers 429 at once, and closes
 // the connection: behind a load balancer the next try meets another server.
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	p, ok := projectOf(r.PathValue("project"))
-	if !ok {
-		http.NotFound(w, r)
-		return
-	}
-	id := s.tag + "/" + p.id()
+	project := r.PathValue("project")
+	id := s.tag + "/" + project
 	if r.URL.Query().Has("crash") {
 		s.crash(r.Context(), id)
 	}
-	lease, err := s.sem.Try(r.Context(), id, gotsem.Also(s.tag+"/"+everything), gotsem.As(p.class))
+	lease, err := s.sem.Try(r.Context(), id)
 	var full *gotsem.FullError
 	switch {
 	case errors.As(err, &full):
@@ -49,7 +44,7 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer lease.Release(r.Context())
-	end, err := s.count(p.name)
+	end, err := s.count(project)
 	if err != nil { // the referee has gone: the demo is over
 		http.Error(w, "over", http.StatusServiceUnavailable)
 		return
@@ -61,14 +56,6 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if sleep(work, 50*time.Millisecond+rand.N(100*time.Millisecond)) {
 		_, _ = w.Write([]byte("done\n"))
 	}
-}
-
-func projectOf(name string) (p project, ok bool) {
-	i := slices.IndexFunc(projects, func(p project) bool { return p.name == name })
-	if i < 0 {
-		return project{}, false
-	}
-	return projects[i], true
 }
 
 // crash takes a slot as a process that was killed leaves it behind: it is neither
