@@ -66,7 +66,8 @@ func (p peer) release(t testing.TB, id, slot string) {
 	}
 }
 
-// During a roll-out the public seed's processes and ours share the limit of an id.
+// During a roll-out the public seed's processes and ours share the limit of an id, also
+// beside callers of all classes, who wait in line.
 func TestRollOutSharesTheLimit(t *testing.T) {
 	srv := redistest.Start(t)
 	ctx := t.Context()
@@ -109,15 +110,15 @@ func TestRollOutSharesTheLimit(t *testing.T) {
 
 	// All at once, counted outside Redis.
 	var holders tally
-	var passed [3]atomic.Int64
+	var passed [4]atomic.Int64
 	hold := func(kind int) {
 		holders.in()
 		passed[kind].Add(1)
 		time.Sleep(200 * time.Microsecond) // what a holder does
 		holders.out()
 	}
-	repeatedly(time.Second, 12, func(worker int) {
-		switch kind := worker % 3; kind {
+	repeatedly(time.Second, 16, func(worker int) {
+		switch kind := worker % 4; kind {
 		case 0:
 			if slot := old.acquire(t, "load", limit); slot != "" {
 				hold(kind)
@@ -135,10 +136,18 @@ func TestRollOutSharesTheLimit(t *testing.T) {
 					t.Error(err)
 				}
 			}
+		case 3:
+			class := []gotsem.Class{gotsem.Sheddable, gotsem.Batch, gotsem.Default, gotsem.Critical}[worker/4%4]
+			if l, err := full.Acquire(ctx, "load", gotsem.As(class), gotsem.MaxWait(time.Second)); err == nil {
+				hold(kind)
+				if err := l.Release(ctx); err != nil {
+					t.Error(err)
+				}
+			}
 		}
 	})
 	most, all := holders.read()
-	t.Logf("%d passed (%d of the seed, %d TryAcquire, %d leases), at most %d at once", all, passed[0].Load(), passed[1].Load(), passed[2].Load(), most)
+	t.Logf("%d passed (%d of the seed, %d TryAcquire, %d leases, %d of classes), at most %d at once", all, passed[0].Load(), passed[1].Load(), passed[2].Load(), passed[3].Load(), most)
 	if most > limit {
 		t.Errorf("%d held at once, limit %d", most, limit)
 	}

@@ -17,14 +17,21 @@ import (
 	"github.com/ashfaqjani916/gotsem/internal/redistest"
 )
 
-// Leases of several ids, on ids that share a server and on ids that do not: from several
-// processes the limits hold at each id at all times, everybody gets on, and nothing stays.
+// Leases of several ids, on ids that share a server and on ids that do not, of random
+// weights and classes: from several processes the limits hold at each id at all times, also
+// while connections are cut and replies lost, everybody gets on, and nothing stays.
 func TestLimitsOfSeveralIDsHold(t *testing.T) {
 	single := redistest.Start(t)
 	cluster := redistest.StartCluster(t, 3, 0)
+	relay := redistest.NewRelay(t, single.Addr())
 	for name, connect := range map[string]func() redis.UniversalClient{
 		"single":  func() redis.UniversalClient { return single.Client() },
 		"cluster": func() redis.UniversalClient { return cluster.Client() },
+		"single, with faults": func() redis.UniversalClient {
+			rdb := redis.NewClient(&redis.Options{Addr: relay.Addr()})
+			t.Cleanup(func() { _ = rdb.Close() })
+			return rdb
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			limits := map[string]int{"key": 2, "tenant": 3, "all": 5}
@@ -53,6 +60,9 @@ func TestLimitsOfSeveralIDsHold(t *testing.T) {
 					all.Go(func() { severalLoad(ctx, t, sem, rand.New(rand.NewPCG(uint64(p), uint64(w))), tallies) })
 				}
 			}
+			if name == "single, with faults" {
+				all.Go(func() { disturb(ctx, relay) })
+			}
 			all.Wait()
 			passed := 0
 			for id, c := range tallies {
@@ -77,15 +87,32 @@ func TestLimitsOfSeveralIDsHold(t *testing.T) {
 	}
 }
 
+// disturb cuts connections and loses replies until ctx is over.
+func disturb(ctx context.Context, relay *redistest.Relay) {
+	for n := 0; ctx.Err() == nil; n++ {
+		if n%3 == 0 {
+			relay.CutAll()
+		} else {
+			relay.DropReplies(1 + n%4)
+		}
+		sleep(ctx, 150*time.Millisecond)
+	}
+	relay.DropReplies(0)
+}
+
 // severalLoad takes leases of several ids, in all ways in which a call may end.
 func severalLoad(ctx context.Context, t *testing.T, sem *gotsem.Semaphore, r *rand.Rand, tallies map[string]*tally) {
 	for ctx.Err() == nil {
 		k := r.IntN(3)
 		ids := []string{fmt.Sprint("key:", k), fmt.Sprint("tenant:", k%2), "all"}[r.IntN(2):]
 		var opts []gotsem.Option
-		for _, id := range ids[1:] {
-			opts = append(opts, gotsem.Also(id))
+		weights := make([]int, len(ids))
+		for i, id := range ids {
+			if weights[i] = 1 + r.IntN(8)/6; i > 0 {
+				opts = append(opts, gotsem.Also(id, gotsem.Weight(weights[i])))
+			}
 		}
+		opts = append(opts, gotsem.Weight(weights[0]), gotsem.As([]gotsem.Class{gotsem.Sheddable, gotsem.Batch, gotsem.Default, gotsem.Critical}[r.IntN(4)]))
 		call, cancel := context.WithCancel(ctx)
 		if r.IntN(4) == 0 {
 			call, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(60))*time.Millisecond)
@@ -110,12 +137,16 @@ func severalLoad(ctx context.Context, t *testing.T, sem *gotsem.Semaphore, r *ra
 			time.Sleep(time.Duration(r.IntN(3)) * time.Millisecond)
 			continue
 		}
-		for _, id := range l.IDs() {
-			tallies[id].in()
+		for i, id := range l.IDs() {
+			for range weights[i] {
+				tallies[id].in()
+			}
 		}
 		time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond)
-		for _, id := range l.IDs() {
-			tallies[id].out()
+		for i, id := range l.IDs() {
+			for range weights[i] {
+				tallies[id].out()
+			}
 		}
 		if err := l.Release(context.Background()); err != nil && !errors.Is(err, gotsem.ErrUnavailable) {
 			t.Error(err)

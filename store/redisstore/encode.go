@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/ashfaqjani916/gotsem/internal/plainpath"
 )
 
 // codec makes calls into commands, and replies into answers. It knows the scripts and
@@ -31,7 +33,7 @@ type codec struct {
 func newCodec(prefix, token string, c *client) *codec {
 	cd := &codec{
 		prefix: prefix, head: " 0 " + token + " ", shardHead: " 1 " + token + " ", oneMarker: markerKey(prefix, false, 0),
-		cluster: c.cluster, perID: c.perID, atMostOnce: c.once != nil,
+		cluster: c.cluster, perID: c.perID, atMostOnce: c.once != nil, general: plainpath.Off.Load(),
 	}
 	cd.bySlot.Store(c.cluster && !c.told)
 	cd.clocks.local = !cd.slotted()

@@ -81,11 +81,13 @@ func (cd *codec) oneCall(o *op) bool {
 
 // decisions are those about the ids of o: up to the one that refuses, or all.
 func (o *op) decisions() []store.Decision {
+	if o.refusal > 0 { // of those before it there is nothing to say
+		ds := make([]store.Decision, o.refusal)
+		ds[o.refusal-1] = o.decision
+		return ds
+	}
 	ds := append(make([]store.Decision, 0, 1+len(o.also)), o.decision)
 	for _, p := range o.also {
-		if ds[len(ds)-1].Outcome != store.Granted {
-			break
-		}
 		ds = append(ds, p.decision)
 	}
 	return ds
@@ -148,7 +150,7 @@ func (cd *codec) readJoint(c *call, r *reply, rest []*op) []*op {
 		limit := int(r.number())
 		for i, o := 0, g; o != nil; i, o = i+1, o.next {
 			if refused[i] == 0 {
-				o.decision = store.Decision{Outcome: store.Granted, Active: int(r.number()), Limit: limit, Fence: uint64(r.number())}
+				o.refusal, o.decision = 0, store.Decision{Outcome: store.Granted, Active: int(r.number()), Limit: limit, Fence: uint64(r.number())}
 				highest = max(highest, o.decision.Fence)
 			}
 		}
@@ -166,19 +168,12 @@ func (cd *codec) readJoint(c *call, r *reply, rest []*op) []*op {
 
 // refusedAt reads why the k-th id of o refuses. anew: o is to be asked again.
 func (r *reply) refusedAt(o *op, k int64) (anew bool) {
-	at := o
-	if k > 1 && int(k) <= 1+len(o.also) {
-		at = o.also[k-2]
-		o.decision = store.Decision{Outcome: store.Granted}
-		for _, p := range o.also[:k-2] {
-			p.decision = o.decision
-		}
-	}
+	o.refusal = min(int(k), 1+len(o.also))
 	n := r.number()
 	if n == acquireAgain {
 		anew, n = o.askAnew(), recoveringNumber
 	}
-	at.decision = store.Decision{
+	o.decision = store.Decision{
 		Outcome: outcomes[uint64(n)%uint64(len(outcomes))], Active: int(r.number()), Limit: int(r.number()), Waiting: int(r.number()), RetryIn: ms(r.number()),
 	}
 	return anew && r.err == nil

@@ -91,6 +91,7 @@ type question struct {
 // answer is what Redis says to it.
 type answer struct {
 	decision store.Decision
+	refusal  int // joint: which id refuses, from 1; 0: none
 	freed    bool
 	outcome  store.RenewOutcome // renew
 	sentAt   time.Time          // renew: when what Redis answered was sent; zero: not known

@@ -43,6 +43,11 @@ func (w *world) refusedAt(ds []store.Decision, at int, o store.Outcome) store.De
 	if len(ds) != at+1 || ds[at].Outcome != o {
 		w.Fatalf("%+v: want refused by id %d, %v", ds, at, o)
 	}
+	for i, d := range ds[:at] {
+		if d != (store.Decision{}) {
+			w.Errorf("%+v: nothing was taken at id %d", ds, i)
+		}
+	}
 	return ds[at]
 }
 
@@ -160,16 +165,19 @@ var jointTests = []subtest{
 				all.Go(func() { got[i] = ask(slots[i], first) })
 			}
 			all.Wait()
-			fences := make(map[uint64]bool)
+			var fences [3]map[uint64]bool
+			for at := range fences {
+				fences[at] = make(map[uint64]bool)
+			}
 			for i, ds := range got {
 				switch last := ds[len(ds)-1]; {
 				case last.Outcome == store.Granted && len(ds) == 3:
 					granted++
 					for at, d := range ds {
-						if fences[d.Fence] || d.Fence == 0 {
+						if fences[at][d.Fence] || d.Fence == 0 {
 							w.Errorf("%d: fence %d of id %d was given to another", i, d.Fence, at)
 						}
-						fences[d.Fence] = true
+						fences[at][d.Fence] = true
 					}
 				case last.Outcome != store.Full || len(ds) != 3 || last.Active > 2*room || last.Limit != 2*room+1:
 					w.Errorf("%d: %+v, want it refused by the third id", i, ds)

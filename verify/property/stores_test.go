@@ -19,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
+	"github.com/ashfaqjani916/gotsem/internal/plainpath"
 	"github.com/ashfaqjani916/gotsem/internal/redistest"
 	"github.com/ashfaqjani916/gotsem/store"
 	"github.com/ashfaqjani916/gotsem/store/memstore"
@@ -71,6 +72,7 @@ type pair struct {
 	late   bool // real time has passed too, so much that it counts
 	made   int
 	asked  map[string]*store.Request
+	joined map[string]bool // the slots that were asked for at the further id too
 	ticket [2]map[string]uint64
 	fences [2]map[uint64]string
 }
@@ -146,6 +148,7 @@ func (p *pair) Acquire(t *rapid.T) {
 	}
 	if p.queue {
 		r.Queue, r.TTL = rapid.IntRange(0, 4).Draw(t, "queue"), time.Hour
+		p.classify(t, &r)
 	} else {
 		r.Plain = rapid.IntRange(0, 3).Draw(t, "bare") == 0
 	}
@@ -153,6 +156,73 @@ func (p *pair) Acquire(t *rapid.T) {
 	p.asked[r.SlotID] = &again
 	r.FirstAttempt = true
 	p.acquire(r)
+}
+
+// classify has r asked as one of a class.
+func (p *pair) classify(t *rapid.T, r *store.Request) {
+	r.Class = rapid.SampledFrom([]store.Class{store.Default, store.Default, store.Sheddable, store.Critical}).Draw(t, "class")
+	switch {
+	case r.Class == store.Critical && r.Queue > 0:
+		r.Lead = time.Minute // more than any run takes
+	case r.Class == store.Sheddable && r.Queue > 0:
+		r.Queue = (r.Queue + 1) / 2
+	case r.Class == store.Sheddable:
+		r.Share = 500
+	}
+}
+
+// further is the second id of a lease of two. They share a slot on a Cluster.
+func (p *pair) further() string { return p.id + "+" }
+
+// AcquireAll asks for slots of both ids.
+func (p *pair) AcquireAll(t *rapid.T) {
+	p.made++
+	first := store.Request{
+		ID: p.id, SlotID: fmt.Sprint("s", p.made), Weight: rapid.SampledFrom([]int{1, 1, 2}).Draw(t, "weight"),
+		Limit: rapid.IntRange(0, 5).Draw(t, "limit"), TTL: rapid.SampledFrom([]time.Duration{1300, 2200, 3100}).Draw(t, "ttl") * time.Millisecond,
+		FirstAttempt: true,
+	}
+	if p.queue {
+		first.TTL = time.Hour
+		p.classify(t, &first)
+	}
+	second := first
+	second.ID, second.Weight, second.Limit = p.further(), rapid.IntRange(1, 2).Draw(t, "further weight"), rapid.IntRange(1, 4).Draw(t, "further limit")
+	again := first
+	again.FirstAttempt = false
+	p.asked[first.SlotID], p.joined[first.SlotID] = &again, true
+	p.both(fmt.Sprintf("acquire all %+v %+v", first, second), func(s store.Store, which int) any {
+		one, two := first, second
+		ds, err := s.(store.Joint).AcquireAll(ctx, []*store.Request{&one, &two})
+		if err != nil {
+			return err
+		}
+		for i := range ds {
+			if f := ds[i].Fence; i == 0 && f != 0 {
+				if owner := p.fences[which][f]; owner != "" {
+					p.t.Fatalf("the fence %d of %s is that of %s", f, first.SlotID, owner)
+				}
+				p.fences[which][f] = first.SlotID
+			}
+			ds[i].Fence, ds[i].RetryIn = 0, 0
+			if i < len(ds)-1 { // of what was not taken nothing more is said
+				ds[i] = store.Decision{Outcome: ds[i].Outcome}
+			}
+		}
+		return ds
+	})
+}
+
+// ReleaseFurther gives back the slot of the second id.
+func (p *pair) ReleaseFurther(*rapid.T) {
+	slot := p.slot()
+	if !p.joined[slot] {
+		return
+	}
+	p.both("release further "+slot, func(s store.Store, _ int) any {
+		_, err := s.Release(ctx, &store.Release{ID: p.further(), SlotID: slot})
+		return err
+	})
 }
 
 func (p *pair) AskAgain(t *rapid.T) {
@@ -238,14 +308,16 @@ func (p *pair) Advance(t *rapid.T) {
 
 // check is asked after every step.
 func (p *pair) Check(*rapid.T) {
-	p.both("usage", func(s store.Store, _ int) any {
-		u, err := s.Usage(ctx, p.id, 3)
-		if err != nil {
-			return err
-		}
-		u.NextIn = 0
-		return u
-	})
+	for _, id := range []string{p.id, p.further()} {
+		p.both("usage of "+id, func(s store.Store, _ int) any {
+			u, err := s.Usage(ctx, id, 3)
+			if err != nil {
+				return err
+			}
+			u.NextIn = 0
+			return u
+		})
+	}
 	p.both("holders", func(s store.Store, which int) any {
 		hs, err := s.(store.Lister).Holders(ctx, p.id)
 		if err != nil {
@@ -268,21 +340,23 @@ func TestBothStoresAnswerAlike(t *testing.T) {
 	t.Cleanup(clocks.Close)
 	srv := redistest.Start(t)
 	rdb := srv.Client(func(o *redis.Options) { o.ContextTimeoutEnabled = true })
-	for _, queue := range []bool{true, false} {
-		name := "time passes"
-		if queue {
-			name = "a line"
-		}
-		t.Run(name, func(t *testing.T) {
+	for _, of := range []struct {
+		name         string
+		queue, plain bool
+	}{{"a line", true, true}, {"time passes", false, true}, {"a line, without the plain path", true, false}, {"time passes, without the plain path", false, false}} {
+		queue := of.queue
+		t.Run(of.name, func(t *testing.T) {
+			plainpath.Off.Store(!of.plain)
+			defer plainpath.Off.Store(false)
 			in := newBubble(t)
 			n, late := 0, 0
 			rapid.Check(t, func(rt *rapid.T) {
 				n++
-				p := &pair{t: rt, in: in, id: fmt.Sprint("id", n), queue: queue, began: time.Now(), asked: map[string]*store.Request{}}
+				p := &pair{t: rt, in: in, id: fmt.Sprint("id", n), queue: queue, began: time.Now(), asked: map[string]*store.Request{}, joined: map[string]bool{}}
 				for i := range p.ticket {
 					p.ticket[i], p.fences[i] = map[string]uint64{}, map[uint64]string{}
 				}
-				p.redis = redisstore.New(rdb, fmt.Sprintf("%v:", queue))
+				p.redis = redisstore.New(rdb, fmt.Sprintf("%v%v:", queue, of.plain))
 				in.run(func() { p.memory = memstore.New() })
 				p.clock = func(passed time.Duration) {
 					if err := clocks.Set(srv, passed); err != nil {
