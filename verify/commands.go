@@ -253,9 +253,11 @@ func runImpatient(args []string) error {
 func runLevels(args []string) error {
 	f := flag.NewFlagSet("levels", flag.ExitOnError)
 	length := f.Duration("length", 30*time.Second, "of each load")
+	out := f.String("out", "", "a folder for the charts; with it, ids are also listed in the wrong order, and classes under more and more load")
 	_ = f.Parse(args)
 	inOrder := 0
 	var wrong []string
+	var last faults.LevelsResult
 	for _, onRedis := range []bool{false, true} {
 		r, err := faults.Within("levels", func(tb redistest.TB) faults.LevelsResult { return faults.Levels(tb, onRedis, *length) })
 		if err != nil {
@@ -266,6 +268,17 @@ func runLevels(args []string) error {
 			inOrder = r.Both
 		}
 		wrong = append(wrong, r.Bad(inOrder)...)
+		last = r
+	}
+	if *out != "" {
+		wide, err := faults.Within("wide first", func(tb redistest.TB) faults.LevelsResult { return faults.WideFirst(tb, true, *length) })
+		if err != nil {
+			return err
+		}
+		fmt.Printf("redis  nested, the widest first: %d grants, %.2f of the ideal\n", wide.Total, float64(wide.Total)/wide.Ideal)
+		if err := errors.Join(drawOrder(*out, last, wide), drawClasses(*out, *length)); err != nil {
+			return err
+		}
 	}
 	if len(wrong) > 0 {
 		return errors.New(strings.Join(wrong, "; "))

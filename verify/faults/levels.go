@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -33,6 +34,8 @@ type LevelsResult struct {
 	Least        int     // the least of theirs
 	Both, Others int     // of the crossing load: who wanted both, and who one
 	Over         int     // the most above a limit
+
+	Tenants []int // of the nested load: the greedy tenant's grants, then the others'
 }
 
 func (r LevelsResult) String() string {
@@ -64,13 +67,42 @@ func (r LevelsResult) Bad(inOrder int) (wrong []string) {
 
 // Levels runs both loads for d each, from two semaphores, on a Redis or in memory.
 func Levels(tb redistest.TB, onRedis bool, d time.Duration) LevelsResult {
+	l, r := newLevelsLoad(tb, onRedis)
+	r.Ideal = levelsAll * float64(d) / float64(levelsHold)
+	l.nested(d, false)
+	r.tenants(l.granted)
+	l.granted = make(map[string]int)
+	l.run(d, func(client func(who string, ids ...string)) {
+		for range 12 {
+			client("one", "t:1")
+			client("one", "m:1")
+		}
+		client("both", "t:1", "m:1")
+		client("both", "t:1", "m:1")
+	})
+	r.Both, r.Others, r.Over = l.granted["both"], l.granted["one"], l.over
+	return r
+}
+
+// WideFirst runs the nested load with the ids listed the other way round, as they should
+// not be.
+func WideFirst(tb redistest.TB, onRedis bool, d time.Duration) LevelsResult {
+	l, r := newLevelsLoad(tb, onRedis)
+	r.Ideal = levelsAll * float64(d) / float64(levelsHold)
+	l.nested(d, true)
+	r.tenants(l.granted)
+	r.Over = l.over
+	return r
+}
+
+func newLevelsLoad(tb redistest.TB, onRedis bool) (*levelsLoad, LevelsResult) {
 	limits := map[string]int{"key": 2, "tenant": 5, "all": levelsAll, "t": 4, "m": 4}
 	o := gotsem.Options{Queue: 300, Outage: gotsem.Closed, StoreTimeout: 5 * time.Second,
 		LimitFunc: func(_ context.Context, id string) (int, error) {
 			kind, _, _ := strings.Cut(id, ":")
 			return limits[kind], nil
 		}}
-	r := LevelsResult{Store: "memory", Ideal: levelsAll * float64(d) / float64(levelsHold)}
+	r := LevelsResult{Store: "memory"}
 	var sems [2]*gotsem.Semaphore
 	srv := (*redistest.Server)(nil)
 	if onRedis {
@@ -93,37 +125,43 @@ func Levels(tb redistest.TB, onRedis bool, d time.Duration) LevelsResult {
 		tb.Cleanup(func() { _ = sem.Close() })
 		sems[i] = sem
 	}
-	l := &levelsLoad{sems: sems, limits: limits, held: make(map[string]int), granted: make(map[string]int)}
+	return &levelsLoad{sems: sems, limits: limits, held: make(map[string]int), granted: make(map[string]int)}, r
+}
+
+// nested runs the nested load for d.
+func (l *levelsLoad) nested(d time.Duration, wideFirst bool) {
 	l.run(d, func(client func(who string, ids ...string)) {
+		ordered := func(who string, ids ...string) {
+			if wideFirst {
+				slices.Reverse(ids)
+			}
+			client(who, ids...)
+		}
 		for n := range 200 {
-			client("greedy", fmt.Sprint("key:g", n/2), "tenant:g", "all")
+			ordered("greedy", fmt.Sprint("key:g", n/2), "tenant:g", "all")
 		}
 		for tenant := range levelsOthers {
 			for n := range 5 {
-				client(fmt.Sprint("tenant ", tenant), fmt.Sprint("key:", tenant, ".", n/2), fmt.Sprint("tenant:", tenant), "all")
+				ordered(tenantName(tenant), fmt.Sprint("key:", tenant, ".", n/2), fmt.Sprint("tenant:", tenant), "all")
 			}
 		}
 	})
-	r.Least = 1 << 30
-	for who, n := range l.granted {
-		if r.Total += n; who == "greedy" {
-			r.Greedy = n
-		} else {
-			r.Mean += float64(n) / levelsOthers
-			r.Least = min(r.Least, n)
-		}
+}
+
+func tenantName(n int) string { return fmt.Sprint("tenant ", n) }
+
+// tenants notes what each tenant was granted.
+func (r *LevelsResult) tenants(granted map[string]int) {
+	r.Greedy = granted["greedy"]
+	r.Total, r.Tenants = r.Greedy, []int{r.Greedy}
+	for tenant := range levelsOthers {
+		r.Tenants = append(r.Tenants, granted[tenantName(tenant)])
 	}
-	l.granted = make(map[string]int)
-	l.run(d, func(client func(who string, ids ...string)) {
-		for range 12 {
-			client("one", "t:1")
-			client("one", "m:1")
-		}
-		client("both", "t:1", "m:1")
-		client("both", "t:1", "m:1")
-	})
-	r.Both, r.Others, r.Over = l.granted["both"], l.granted["one"], l.over
-	return r
+	r.Least = slices.Min(r.Tenants[1:])
+	for _, n := range r.Tenants[1:] {
+		r.Total += n
+		r.Mean += float64(n) / levelsOthers
+	}
 }
 
 // levelsLoad counts outside of the store.
