@@ -187,3 +187,44 @@ func TestALeaseOfSeveralIDsIsOneOnRedis(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Who stands in line with a head start keeps its place through a loss of the server's
+// memory, after the grace.
+func TestAHeadStartOutlastsALossOfMemory(t *testing.T) {
+	srv := redistest.Start(t)
+	sem := fullSem(t, srv.Client(), 1, func(o *gotsem.Options) { o.TTL, o.Queue, o.Grace = 2*time.Second, 9, 3*time.Second })
+	holder, err := sem.Acquire(t.Context(), "id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	order := make(chan gotsem.Class, 3)
+	var all sync.WaitGroup
+	for n, class := range []gotsem.Class{gotsem.Sheddable, gotsem.Default, gotsem.Critical} {
+		all.Go(func() {
+			l, err := sem.Acquire(t.Context(), "id", gotsem.As(class))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			order <- class
+			if err := l.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		soon(t, patience, "one more in line", func() bool { return sem.Stats().Queued == uint64(n+1) })
+	}
+	do(t, srv, "FLUSHALL")
+	soon(t, patience, "the line to stand again", func() bool {
+		u, err := sem.Usage(t.Context(), "id")
+		return err == nil && u.Waiting == 3 && u.Active == 1
+	})
+	if err := holder.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all.Wait()
+	for _, want := range []gotsem.Class{gotsem.Critical, gotsem.Sheddable, gotsem.Default} {
+		if got := <-order; got != want {
+			t.Errorf("%v was next, want %v", got, want)
+		}
+	}
+}
