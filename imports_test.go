@@ -41,13 +41,18 @@ var imports = map[string]struct {
 		reason:  "the suite must not know the stores that it judges",
 	},
 	module + "/httpshed": {
-		allowed: []string{module},
+		allowed: []string{module, module + "/internal/door"},
 		reason:  "the quick no is net/http and the semaphore, for every router",
 	},
 	module + "/semui": {
 		allowed:   []string{module},
 		forbidden: []string{"testing"},
 		reason:    "the page is net/http, the semaphore and files of its own",
+	},
+	module + "/internal/door": {
+		allowed:   []string{module},
+		forbidden: []string{"net/http", "testing"},
+		reason:    "what all doors share names no protocol",
 	},
 	module + "/internal/redistest": {
 		allowed:   []string{"github.com/redis/go-redis/v9", "github.com/redis/go-redis/v9/maintnotifications"},

@@ -42,6 +42,6 @@
 //
 // options.go (what can be set), shedder.go (the entry: which id, is there room),
 // held.go (what a request holds), refuse.go (the answer no, closing, lingering),
-// drain.go (Retry-After), key.go (what is limited), transport.go (the client's
-// side).
+// key.go (what is limited), transport.go (the client's side). Taking the slots, and
+// when to come back, are those of internal/door.
 package httpshed

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ashfaqjani916/gotsem"
+	"github.com/ashfaqjani916/gotsem/internal/door"
 )
 
 // Defaults of Options.
@@ -22,7 +23,7 @@ const (
 )
 
 // LocalID is the one id under which slots of Options.Local are taken.
-const LocalID = "server"
+const LocalID = door.LocalID
 
 // ClosePolicy says whether a refusal closes its connection.
 type ClosePolicy uint8

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ashfaqjani916/gotsem"
+	"github.com/ashfaqjani916/gotsem/internal/door"
 )
 
 // Reason is why a request was refused.
@@ -98,7 +99,7 @@ var (
 	kindText = []string{"text/plain; charset=utf-8"}
 	kindJSON = []string{"application/problem+json"}
 	nosniff  = []string{"nosniff"}
-	inSecs   = func() (s [int(maxRetryAfter/time.Second) + 1][]string) {
+	inSecs   = func() (s [int(door.MaxRetryAfter/time.Second) + 1][]string) {
 		for i := range s {
 			s[i] = []string{strconv.Itoa(i)}
 		}
@@ -254,7 +255,7 @@ func (s *Shedder) refuse(w http.ResponseWriter, r *http.Request, v *verdict) {
 	if rest != nil && rest.reads {
 		defer s.lingering.Add(-1)
 	}
-	no.RetryAfter = s.retryAfter(v, no.Close, now)
+	no.RetryAfter = s.retryAfter(v, no.Close)
 	s.stats.refused[no.Reason].Add(1)
 	if s.opt.OnRefuse != nil {
 		s.opt.OnRefuse(r, no)
@@ -299,7 +300,7 @@ func (s *Shedder) shadow(r *http.Request, v *verdict) {
 	s.stats.refused[v.reason].Add(1)
 	if s.opt.OnRefuse != nil {
 		id, level := v.refusing()
-		s.opt.OnRefuse(r, Refusal{Reason: v.reason, ID: id, Level: level, Status: s.answerTo(v).status, RetryAfter: s.retryAfter(v, false, s.now()), Shadow: true, Err: v.err})
+		s.opt.OnRefuse(r, Refusal{Reason: v.reason, ID: id, Level: level, Status: s.answerTo(v).status, RetryAfter: s.retryAfter(v, false), Shadow: true, Err: v.err})
 	}
 }
 
@@ -330,28 +331,45 @@ func (s *Shedder) closesFor(r *http.Request, v *verdict, now time.Duration) bool
 }
 
 // retryAfter returns the seconds to say in Retry-After; -1: none.
-func (s *Shedder) retryAfter(v *verdict, closes bool, now time.Duration) int {
+func (s *Shedder) retryAfter(v *verdict, closes bool) int {
 	switch v.reason {
 	case Full, LineFull, WaitedTooLong:
 		if v.full == nil { // a limit in time was over before there was an answer
 			return 1 + rand.IntN(3)
 		}
-		return s.drains.retryIn(v.full.ID, v.full, now)
+		return comeback(s.door.RetryIn(v.full))
 	case ServerFull:
 		// 0 is "now, elsewhere": where that is where the retry goes.
-		if v.fleet == fleetFree && (closes || s.opt.Close == CloseNever) {
+		if v.fleet == door.Free && (closes || s.opt.Close == CloseNever) {
 			return 0
 		}
-		return s.drains.retryInLocal(v.full, now)
+		return comeback(s.door.RetryInLocal(v.full))
 	case Recovering:
 		var e *gotsem.RecoveringError
 		if errors.As(v.err, &e) {
-			return seconds(min(e.RetryAfter, maxRetryAfter) + rand.N(minSpread))
+			return seconds(min(e.RetryAfter, door.MaxRetryAfter) + rand.N(minSpread))
 		}
 	case TooHeavy, BadRequest, ServerFault:
 		return -1
 	}
 	return 1 + rand.IntN(3) // a store that is back is noticed within a second
+}
+
+// minSpread is over how long clients that were refused together come back at least: a
+// header has whole seconds, and chance spreads those who would share one.
+const minSpread = 2 * time.Second
+
+// comeback is what a header says of a promise.
+func comeback(wait time.Duration, measured bool) int {
+	if !measured {
+		return 1 + rand.IntN(max(seconds(wait), 3))
+	}
+	return seconds(door.Spread(wait, minSpread))
+}
+
+// seconds rounds up, to at least 1.
+func seconds(d time.Duration) int {
+	return max(1, int((d+time.Second-1)/time.Second))
 }
 
 // What is read of a refused request's body after its answer, to spare the sender a

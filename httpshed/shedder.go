@@ -14,14 +14,14 @@ import (
 	"time"
 
 	"github.com/ashfaqjani916/gotsem"
+	"github.com/ashfaqjani916/gotsem/internal/door"
 )
 
 // Shedder lets requests in, and refuses those for which there is no room. It may
 // make any number of handlers, which then share what it measures and counts.
 type Shedder struct {
 	opt     Options
-	start   time.Time // instants are kept as durations since then, monotonic
-	drains  *drains
+	door    *door.Door
 	closes  budget
 	answers [reasons]answer
 	stats   stats
@@ -41,15 +41,14 @@ func New(o Options) (*Shedder, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	s := &Shedder{opt: o, start: time.Now(), closes: budget{perSecond: o.ClosesPerSecond}}
-	s.drains = newDrains(o.Local != nil)
+	s := &Shedder{opt: o, door: door.New(o.Semaphore, o.Local), closes: budget{perSecond: o.ClosesPerSecond}}
 	s.answers = answersOf(o)
 	return s, nil
 }
 
 // now is the time since the Shedder was made. It does not jump with the wall
 // clock.
-func (s *Shedder) now() time.Duration { return time.Since(s.start) }
+func (s *Shedder) now() time.Duration { return s.door.Now() }
 
 // Handler returns next behind the semaphore.
 //
@@ -68,7 +67,7 @@ func (s *Shedder) Handler(next http.Handler) http.Handler {
 		h, body, v := s.admit(w, r)
 		switch {
 		case h != nil:
-			h.serve(w, r, body, next)
+			serve(h, w, r, body, next)
 		case s.opt.Shadow:
 			s.shadow(r, &v)
 			next.ServeHTTP(w, r)
@@ -91,13 +90,13 @@ type verdict struct {
 	reason Reason
 	err    error             // what the semaphore, Key or Weight said
 	full   *gotsem.FullError // the numbers, if it is that
-	fleet  standing          // ServerFull: how the fleet stands
+	fleet  door.Standing     // ServerFull: how the fleet stands
 	gone   bool              // the client hung up
 }
 
 // admit finds out who asks and takes the slots. Body is what was read ahead of the
 // request's body, nil if nothing was.
-func (s *Shedder) admit(w http.ResponseWriter, r *http.Request) (h *held, body io.ReadCloser, v verdict) {
+func (s *Shedder) admit(w http.ResponseWriter, r *http.Request) (h *door.Held, body io.ReadCloser, v verdict) {
 	a, err := s.who(r)
 	if err != nil {
 		return nil, nil, s.notAccepted(err)
@@ -125,37 +124,29 @@ func (s *Shedder) admit(w http.ResponseWriter, r *http.Request) (h *held, body i
 	return h, body, v
 }
 
-// asker is what a request asks for: slots of an id, and of further ones.
-type asker struct {
-	id     string
-	also   []string
-	weight int
-	class  *gotsem.Class // nil: nobody says
-}
-
 // who returns what is limited and how much of it the request takes.
-func (s *Shedder) who(r *http.Request) (a asker, err error) {
-	a.id, err = s.opt.Key(r)
+func (s *Shedder) who(r *http.Request) (a door.Asker, err error) {
+	a.ID, err = s.opt.Key(r)
 	switch {
 	case err != nil:
 		return a, err
-	case a.id == "":
+	case a.ID == "":
 		return a, errEmptyID
-	case len(a.id) > gotsem.MaxID:
+	case len(a.ID) > gotsem.MaxID:
 		return a, errLongID
 	}
-	a.weight = 1
+	a.Weight = 1
 	if s.opt.Weight != nil {
-		if a.weight, err = s.opt.Weight(r); err == nil && a.weight < 1 {
+		if a.Weight, err = s.opt.Weight(r); err == nil && a.Weight < 1 {
 			err = errWeight
 		}
 	}
 	if err == nil && s.opt.Also != nil {
-		a.also = s.opt.Also(r)
+		a.Also = s.opt.Also(r)
 	}
 	if err == nil && s.opt.Class != nil {
 		class := s.opt.Class(r)
-		a.class = &class
+		a.Class = &class
 	}
 	return a, err
 }
@@ -187,77 +178,21 @@ var (
 	errWeight  = errors.New("httpshed: Weight returned less than 1")
 )
 
-// take takes a slot of the fleet's, and one of this server's if it has a cap. While
-// it waits for the one it does not hold the other.
-func (s *Shedder) take(ctx context.Context, a asker, patience time.Duration) (*held, verdict) {
-	var ends time.Duration
-	if patience > 0 {
-		ends = s.now() + patience
+// take takes the slots.
+func (s *Shedder) take(ctx context.Context, a door.Asker, patience time.Duration) (*door.Held, verdict) {
+	h, atLocal, err := s.door.Take(ctx, a, patience)
+	switch {
+	case err == nil:
+		return h, verdict{}
+	case atLocal:
+		return nil, s.localVerdict(ctx, a, err)
 	}
-	server := asker{id: LocalID, weight: a.weight, class: a.class}
-	var local *gotsem.Lease
-	var err error
-	if s.opt.Local != nil {
-		if local, err = acquire(ctx, s.opt.Local, server, patience); err != nil {
-			return nil, s.localVerdict(ctx, a, err)
-		}
-		patience = 0
-	}
-	lease, err := acquire(ctx, s.opt.Semaphore, a, patience)
-	if err != nil && local != nil {
-		release(ctx, local)
-		_, full := err.(*gotsem.FullError)
-		if left := ends - s.now(); full && ends > 0 && left > 0 {
-			lease, err = acquire(ctx, s.opt.Semaphore, a, left)
-			if err == nil {
-				if local, err = acquire(ctx, s.opt.Local, server, 0); err != nil {
-					release(ctx, lease)
-					return nil, s.localVerdict(ctx, a, err)
-				}
-			}
-		}
-	}
-	if err != nil {
-		return nil, s.judge(ctx, a, err)
-	}
-	if ends > 0 && ctx.Err() != nil { // it hung up in the moment that its turn came
-		if local != nil {
-			release(ctx, local)
-		}
-		release(ctx, lease)
-		return nil, s.judge(ctx, a, ctx.Err())
-	}
-	return s.hold(ctx, a, lease, local), verdict{}
+	return nil, s.judge(ctx, a, err)
 }
-
-func acquire(ctx context.Context, sem *gotsem.Semaphore, a asker, patience time.Duration) (*gotsem.Lease, error) {
-	if len(a.also) > 0 || a.class != nil {
-		opts := make([]gotsem.Option, 0, 3+len(a.also))
-		opts = append(opts, gotsem.Weight(a.weight), gotsem.MaxWait(patience))
-		if a.class != nil {
-			opts = append(opts, gotsem.As(*a.class))
-		}
-		for _, id := range a.also {
-			opts = append(opts, gotsem.Also(id, gotsem.Weight(a.weight)))
-		}
-		if patience <= 0 {
-			return sem.Try(ctx, a.id, opts...)
-		}
-		return sem.Acquire(ctx, a.id, opts...)
-	}
-	if patience <= 0 {
-		return sem.Try(ctx, a.id, gotsem.Weight(a.weight))
-	}
-	return sem.Acquire(ctx, a.id, gotsem.Weight(a.weight), gotsem.MaxWait(patience))
-}
-
-// release releases a slot. What the store does not take now, gotsem releases
-// in the background.
-func release(ctx context.Context, l *gotsem.Lease) { _ = l.Release(ctx) }
 
 // judge turns what a semaphore said into a verdict.
-func (s *Shedder) judge(ctx context.Context, a asker, err error) verdict {
-	v := verdict{id: a.id, levels: 1 + len(a.also), err: err, reason: Unavailable}
+func (s *Shedder) judge(ctx context.Context, a door.Asker, err error) verdict {
+	v := verdict{id: a.ID, levels: 1 + len(a.Also), err: err, reason: Unavailable}
 	switch e := err.(type) {
 	case *gotsem.FullError:
 		v.full = e
@@ -290,19 +225,19 @@ func (s *Shedder) judge(ctx context.Context, a asker, err error) verdict {
 }
 
 // localVerdict is judge for Options.Local.
-func (s *Shedder) localVerdict(ctx context.Context, a asker, err error) verdict {
+func (s *Shedder) localVerdict(ctx context.Context, a door.Asker, err error) verdict {
 	v := s.judge(ctx, a, err)
 	if v.full == nil {
 		return v
 	}
 	var usage gotsem.Usage
-	if v.fleet, usage = s.standing(ctx, a.id, a.weight); v.fleet != fleetFull {
+	if v.fleet, usage = s.door.Standing(ctx, a.ID, a.Weight); v.fleet != door.Full {
 		v.reason = ServerFull
 		return v
 	}
 	// Then no other server would do, and the fleet's numbers count.
 	v.reason = Full
-	v.full = &gotsem.FullError{ID: a.id, Active: usage.Active, Limit: usage.Limit, Waiting: usage.Waiting, NextLapse: usage.NextIn}
+	v.full = &gotsem.FullError{ID: a.ID, Active: usage.Active, Limit: usage.Limit, Waiting: usage.Waiting, NextLapse: usage.NextIn}
 	v.err = v.full
 	return v
 }

@@ -41,7 +41,7 @@ type stats struct {
 // Stats returns the counters and gauges of this Shedder. It asks nobody.
 func (s *Shedder) Stats() Stats {
 	c := &s.stats
-	admitted, held := s.drains.counts()
+	admitted, held := s.door.Counts()
 	return Stats{
 		Admitted: admitted, Skipped: c.skipped.Load(),
 		Full: c.refused[Full].Load(), LineFull: c.refused[LineFull].Load(), WaitedTooLong: c.refused[WaitedTooLong].Load(),

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ashfaqjani916/gotsem"
+	"github.com/ashfaqjani916/gotsem/internal/door"
 )
 
 // Defaults of Transport.
@@ -127,7 +128,7 @@ func closeBody(r *http.Request) {
 
 // once sends r once, with a slot that its response holds.
 func (t *Transport) once(r *http.Request, id string) (_ *http.Response, err error) {
-	lease, err := acquire(r.Context(), t.Semaphore, asker{id: id, weight: 1}, t.Wait)
+	lease, err := door.Acquire(r.Context(), t.Semaphore, door.Asker{ID: id, Weight: 1}, t.Wait)
 	if err != nil {
 		closeBody(r)
 		return nil, fmt.Errorf("httpshed: not sent: %w", err)
@@ -137,7 +138,7 @@ func (t *Transport) once(r *http.Request, id string) (_ *http.Response, err erro
 	stop := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })
 	end := sync.OnceFunc(func() {
 		stop()
-		release(ctx, lease)
+		_ = lease.Release(ctx) // what the store does not take now, gotsem releases in the background
 		cancel(nil)
 	})
 	answered := false
@@ -148,7 +149,7 @@ func (t *Transport) once(r *http.Request, id string) (_ *http.Response, err erro
 	}()
 	resp, err := t.base().RoundTrip(r.WithContext(ctx))
 	if err != nil {
-		if cause := loss(lease); cause != nil {
+		if cause := door.Loss(lease); cause != nil {
 			err = fmt.Errorf("httpshed: %w: %w", cause, err)
 		}
 		return nil, err
