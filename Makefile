@@ -4,6 +4,7 @@ MODULES := . ./promsem ./cmd/gotsem ./screenshotd ./verify ./verify/miniredis ./
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOTESTSUM := gotest.tools/gotestsum@v1.13.0
 SECONDS := 600
+CLIENT := oldest
 
 .DEFAULT_GOAL := help
 
@@ -14,6 +15,9 @@ help: ## list the targets
 test: deps ## install what tests need, and pass them all, with -race
 	@for m in $(MODULES); do echo "# $$m: building, then a line a test"; \
 		(cd $$m && go run $(GOTESTSUM) --format testname -- -race -timeout 10m ./...) || exit 1; done
+
+clients: deps ## the root's main tests as its users have it, on the oldest go-redis it asks for, or on CLIENT=latest
+	@scripts/clients.sh $(CLIENT)
 
 deps: ## install redis-server, gcc and a headless Chromium, if they are missing
 	@scripts/deps.sh
@@ -49,6 +53,6 @@ bench: deps ## ours and the rivals on one Redis, in turn; writes docs/performanc
 lab: deps ## the load-shedding experiment, whole; draws the charts in docs/
 	cd screenshotd && go run . lab --out ../docs
 
-ci: lint test verify ## what CI runs
+ci: lint test clients verify ## what CI runs
 
-.PHONY: help test deps tidy lint demo verify soak levels uploads bench lab ci
+.PHONY: help test clients deps tidy lint demo verify soak levels uploads bench lab ci
