@@ -71,6 +71,13 @@ func (b *backlog) init(g *gate) {
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 }
 
+// len is how many releases are pending.
+func (b *backlog) len() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.pending)
+}
+
 // add has a slot released.
 func (b *backlog) add(id, slotID string, inDoubt bool) {
 	b.put(&pendingRelease{slotOf: slotOf{id, slotID}, inDoubt: inDoubt})

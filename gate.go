@@ -165,7 +165,9 @@ func (g *gate) acquireAll(ctx context.Context, rs []*store.Request) ([]store.Dec
 	}
 	began := g.timed()
 	ds, err := g.joint.AcquireAll(ctx, rs)
-	g.called(began, "acquire", len(rs), err)
+	if !errors.Is(err, store.ErrApart) { // then nothing was asked
+		g.called(began, "acquire", len(rs), err)
+	}
 	switch {
 	case errors.Is(err, store.ErrApart):
 		return nil, err

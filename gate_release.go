@@ -60,7 +60,7 @@ func (g *gate) releaseAsync(r *store.Release) {
 	}
 	r.Budget = g.timeout
 	r.Async = g.onReleased
-	if began := g.timed(); !began.IsZero() {
+	if began := g.timed(); began != 0 {
 		r.Async = func(id, slotID string, err error) {
 			g.called(began, "release", 1, err)
 			g.released(id, slotID, err)

@@ -54,6 +54,11 @@ var imports = map[string]struct {
 		forbidden: []string{"net/http", "testing"},
 		reason:    "what all doors share names no protocol",
 	},
+	module + "/internal/tally": {
+		allowed:   []string{module},
+		forbidden: []string{"testing", "net/http"},
+		reason:    "it is what promsem and otelsem have in common, and knows neither of their libraries",
+	},
 	module + "/internal/redistest": {
 		allowed:   []string{"github.com/redis/go-redis/v9", "github.com/redis/go-redis/v9/maintnotifications"},
 		forbidden: []string{"testing"},

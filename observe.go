@@ -68,6 +68,34 @@ type Call struct {
 	Err       error // it was not answered, or not well
 }
 
+// ErrorType names Err as metrics do, by a word of a closed set: "" for none, "timeout",
+// "canceled" (the caller's ctx), "config" (asking again mends nothing), "not_replicated",
+// "moving" (a Cluster moves the id), and "error" for all else, such as a server that is
+// not there.
+func (c Call) ErrorType() string {
+	switch {
+	case c.Err == nil:
+		return ""
+	case errors.Is(c.Err, store.ErrConfig):
+		return "config"
+	case errors.Is(c.Err, store.ErrNotReplicated):
+		return "not_replicated"
+	case errors.Is(c.Err, store.ErrMoving):
+		return "moving"
+	case errors.Is(c.Err, context.Canceled):
+		return "canceled"
+	case errors.Is(c.Err, context.DeadlineExceeded):
+		return "timeout"
+	}
+	if timeout, ok := errors.AsType[interface {
+		error
+		Timeout() bool
+	}](c.Err); ok && timeout.Timeout() {
+		return "timeout"
+	}
+	return "error"
+}
+
 // StoreChange is a change of a server of the store.
 type StoreChange struct {
 	Server string // as store.Partitioner names it; "": there is one
@@ -314,21 +342,21 @@ func (l *Lease) tellEndAs(at *Lease) {
 	}
 }
 
-// timed is when a call to the store began, if anybody is told of it.
-func (g *gate) timed() time.Time {
+// timed is when a call to the store began, if anybody is told of it; else 0.
+func (g *gate) timed() time.Duration {
 	if g.observers.Load() == nil {
-		return time.Time{}
+		return 0
 	}
-	return time.Now()
+	return g.now()
 }
 
 // called tells of a call to the store that began then.
-func (g *gate) called(began time.Time, operation string, slots int, err error) {
+func (g *gate) called(began time.Duration, operation string, slots int, err error) {
 	all := g.observers.Load()
-	if all == nil || began.IsZero() {
+	if all == nil || began == 0 {
 		return
 	}
-	c := Call{Operation: operation, Slots: slots, Took: time.Since(began), Err: err}
+	c := Call{Operation: operation, Slots: slots, Took: g.now() - began, Err: err}
 	for _, o := range *all {
 		if o.Called != nil {
 			o.Called(c)

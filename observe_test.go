@@ -2,10 +2,16 @@ package gotsem
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/ashfaqjani916/gotsem/store"
 )
 
 // witness remembers what it is told.
@@ -162,6 +168,48 @@ func TestEveryReleaseIsToldOnce(t *testing.T) {
 				t.Errorf("async %v: %v", async, w.calls)
 			}
 		})
+	}
+}
+
+// What the store was not told of counts as pending until it is.
+func TestReleasesThatTheStoreHasNotHeardOfArePending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newShaky()
+		s := open(t, Options{Store: st, Limit: 1})
+		l := mustTry(t, s, "id")
+		st.is(refuses)
+		_ = l.Release(t.Context())
+		synctest.Wait()
+		if got := s.Stats().Pending; got != 1 {
+			t.Errorf("%d pending, want 1", got)
+		}
+		st.is(well)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if got := s.Stats().Pending; got != 0 {
+			t.Errorf("%d pending after the store is back, want 0", got)
+		}
+	})
+}
+
+// Metrics name errors of the store by words of a closed set, whatever their texts.
+func TestErrorsOfTheStoreAreNamedByAClosedSet(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{nil, ""},
+		{fmt.Errorf("x: %w", store.ErrConfig), "config"},
+		{fmt.Errorf("x: %w", store.ErrNotReplicated), "not_replicated"},
+		{fmt.Errorf("x: %w", store.ErrMoving), "moving"},
+		{fmt.Errorf("x: %w", context.Canceled), "canceled"},
+		{fmt.Errorf("x: %w", context.DeadlineExceeded), "timeout"},
+		{fmt.Errorf("x: %w", os.ErrDeadlineExceeded), "timeout"},
+		{&net.OpError{Op: "dial", Err: errors.New("connection refused by 10.0.0.7")}, "error"},
+	} {
+		if got := (Call{Err: c.err}).ErrorType(); got != c.want {
+			t.Errorf("%v: %q, want %q", c.err, got, c.want)
+		}
 	}
 }
 

@@ -34,6 +34,7 @@ type Stats struct {
 
 	Held    int           // leases held now
 	Waiting int           // waiters of this process now
+	Pending int           // slots that nobody uses and the store was not told of yet: they count until it is, or they lapse
 	Waited  time.Duration // in line, summed over those who were granted after they stood there: Waits
 	Down    bool          // the store, or one server of it, is given up at the moment
 }
@@ -61,6 +62,6 @@ func (s *Semaphore) Stats() Stats {
 		HeldTooLong: c.heldTooLong.Load(), Retaken: c.retaken.Load(), Restored: c.restored.Load(), FailedOpen: c.failedOpen.Load(), Local: c.local.Load(),
 		Unavailable: c.unavailable.Load(), Recovering: c.recovering.Load(), StoreErrors: c.storeErrors.Load(),
 		Outages: c.outages.Load(), Held: int(c.held.Load()), Waiting: s.line.len(), Waited: time.Duration(c.wait.Load()),
-		LeftToLapse: c.leftToLapse.Load(), Down: s.gate.downs.Load() > 0,
+		Pending: s.gate.backlog.len(), LeftToLapse: c.leftToLapse.Load(), Down: s.gate.downs.Load() > 0,
 	}
 }

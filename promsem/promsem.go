@@ -3,25 +3,21 @@
 //	stop, err := promsem.Register(prometheus.DefaultRegisterer, sem, "captures")
 //
 // Counters and gauges are read from Stats when Prometheus asks; the histograms are told
-// by Semaphore.Observe. No id, owner or error text is ever a label: their number is not
-// bounded.
+// by Semaphore.Observe. No owner or error text is ever a label, and an id only if
+// RegisterIDs names it: their number is not bounded. Package otelsem has the same metrics
+// for OpenTelemetry; docs/metrics.md lists them.
 package promsem
 
 import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ashfaqjani916/gotsem"
-)
-
-// Bounds of the histograms, in seconds.
-var (
-	waitBuckets  = []float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
-	leaseBuckets = []float64{.01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 900, 3600}
-	storeBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1}
+	"github.com/ashfaqjani916/gotsem/internal/tally"
 )
 
 // nameLabel is which semaphore: a name that was given when it was registered.
@@ -32,12 +28,11 @@ type Collector struct {
 	sem  *gotsem.Semaphore
 	stop func()
 
-	acquires    *prometheus.CounterVec
-	wait, lease *prometheus.HistogramVec
-	store       *prometheus.HistogramVec
+	told               tally.Acquires
+	wait, lease, store histograms
 
-	active, waiting, renewals, restorations, retaken, lapsed *prometheus.Desc
-	losses, status, outages, errors                          *prometheus.Desc
+	acquires, active, waiting, pending, renewals, restorations, retaken, lapsed *prometheus.Desc
+	losses, status, outages, errors                                             *prometheus.Desc
 }
 
 // New returns the metrics of sem under that name, which tells it from the others that
@@ -47,19 +42,15 @@ func New(sem *gotsem.Semaphore, name string) *Collector {
 	desc := func(metric, help string, variable ...string) *prometheus.Desc {
 		return prometheus.NewDesc(metric, help, variable, labels)
 	}
-	histogram := func(metric, help string, buckets []float64, variable ...string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: metric, Help: help, Buckets: buckets, ConstLabels: labels}, variable)
-	}
 	c := &Collector{
-		sem: sem,
-		acquires: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gotsem_acquires_total", Help: "Calls of Try, Acquire and TryAcquire, by how they ended and by who said so.", ConstLabels: labels,
-		}, []string{"gotsem_outcome", "gotsem_source"}),
-		wait:         histogram("gotsem_wait_duration_seconds", "How long calls waited that stood in line, by how that ended.", waitBuckets, "gotsem_outcome"),
-		lease:        histogram("gotsem_lease_duration_seconds", "How long leases were held, by how they ended.", leaseBuckets, "gotsem_end"),
-		store:        histogram("gotsem_store_duration_seconds", "How long calls to the store took.", storeBuckets, "gotsem_operation", "error_type"),
+		sem:          sem,
+		acquires:     desc("gotsem_acquires_total", "Calls of Try, Acquire and TryAcquire, by how they ended and by who said so.", "gotsem_outcome", "gotsem_source"),
+		wait:         histograms{desc: desc("gotsem_wait_duration_seconds", "How long calls waited that stood in line, by how that ended.", "gotsem_outcome")},
+		lease:        histograms{desc: desc("gotsem_lease_duration_seconds", "How long leases were held, by how they ended.", "gotsem_end")},
+		store:        histograms{desc: desc("gotsem_store_duration_seconds", "How long calls to the store took.", "gotsem_operation", "error_type")},
 		active:       desc("gotsem_lease_active", "Leases that this process holds."),
 		waiting:      desc("gotsem_waiter_active", "Calls of this process that wait in line."),
+		pending:      desc("gotsem_release_pending", "Slots that nobody uses and the store was not told of yet."),
 		renewals:     desc("gotsem_lease_renewals_total", "Renewals that were sent."),
 		restorations: desc("gotsem_lease_restorations_total", "Leases that the store had forgotten, and has again."),
 		retaken:      desc("gotsem_level_retakes_total", "Ids of a call for several that were lost while it waited for a further one, and asked for again."),
@@ -69,34 +60,63 @@ func New(sem *gotsem.Semaphore, name string) *Collector {
 		outages:      desc("gotsem_store_outages_total", "Times that the store, or one server of it, was given up for a while."),
 		errors:       desc("gotsem_store_errors_total", "Calls to the store that failed."),
 	}
-	for o := gotsem.Granted; o <= gotsem.Invalid; o++ { // a series that begins at 0 shows its first increase
-		c.acquires.WithLabelValues(o.String(), gotsem.FromStore.String())
+	for o := gotsem.Granted; o <= gotsem.Invalid; o++ {
+		c.wait.add(tally.WaitBounds, o.String())
 	}
-	for _, source := range []gotsem.Source{gotsem.FromLocal, gotsem.FromOpen} {
-		c.acquires.WithLabelValues(gotsem.Granted.String(), source.String())
+	for w := gotsem.Released; w <= gotsem.ByClose; w++ {
+		c.lease.add(tally.LeaseBounds, w.String())
 	}
-	c.acquires.WithLabelValues(gotsem.Full.String(), gotsem.FromMemory.String())
+	for _, operation := range tally.Operations {
+		for _, errorType := range tally.ErrorTypes {
+			c.store.add(tally.StoreBounds, operation, errorType)
+		}
+	}
 	c.stop = sync.OnceFunc(sem.Observe(&gotsem.Observer{
 		Answered: func(_ context.Context, a gotsem.Answer) {
-			c.acquires.WithLabelValues(a.Outcome.String(), a.Source.String()).Inc()
+			c.told.Add(a.Outcome, a.Source)
 			if a.Queued {
-				c.wait.WithLabelValues(a.Outcome.String()).Observe(a.Waited.Seconds())
+				c.wait.count(int(a.Outcome), a.Waited)
 			}
 		},
 		Ended: func(_ context.Context, e gotsem.End) {
 			if e.Held > 0 {
-				c.lease.WithLabelValues(e.Why.String()).Observe(e.Held.Seconds())
+				c.lease.count(int(e.Why), e.Held)
 			}
 		},
 		Called: func(call gotsem.Call) {
-			failed := ""
-			if call.Err != nil {
-				failed = "error"
+			if n, ok := tally.CallSeries(call.Operation, call.ErrorType()); ok {
+				c.store.count(n, call.Took)
 			}
-			c.store.WithLabelValues(call.Operation, failed).Observe(call.Took.Seconds())
 		},
 	}))
 	return c
+}
+
+// histograms are the series of one metric, each for some values of its labels. Those that
+// counted nothing are not shown.
+type histograms struct {
+	desc   *prometheus.Desc
+	all    []*tally.Histogram
+	labels [][]string
+}
+
+func (h *histograms) add(bounds []float64, labels ...string) {
+	h.all, h.labels = append(h.all, tally.NewHistogram(bounds)), append(h.labels, labels)
+}
+
+// count counts d in the series that was added as the nth.
+func (h *histograms) count(n int, d time.Duration) {
+	if n < len(h.all) {
+		h.all[n].Add(d)
+	}
+}
+
+func (h *histograms) collect(ch chan<- prometheus.Metric) {
+	for i, one := range h.all {
+		if n, sum, upTo := one.Read(); n > 0 {
+			ch <- prometheus.MustNewConstHistogram(h.desc, n, sum, upTo, h.labels[i]...)
+		}
+	}
 }
 
 // Close ends the observation. The metrics stay as they are.
@@ -121,18 +141,16 @@ func Register(at prometheus.Registerer, sem *gotsem.Semaphore, name string) (sto
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, v := range []prometheus.Collector{c.acquires, c.wait, c.lease, c.store} {
-		v.Describe(ch)
-	}
-	for _, d := range []*prometheus.Desc{c.active, c.waiting, c.renewals, c.restorations, c.retaken, c.lapsed, c.losses, c.status, c.outages, c.errors} {
+	for _, d := range []*prometheus.Desc{c.wait.desc, c.lease.desc, c.store.desc,
+		c.acquires, c.active, c.waiting, c.pending, c.renewals, c.restorations, c.retaken, c.lapsed, c.losses, c.status, c.outages, c.errors} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector. It asks nobody.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	for _, v := range []prometheus.Collector{c.acquires, c.wait, c.lease, c.store} {
-		v.Collect(ch)
+	for _, h := range []*histograms{&c.wait, &c.lease, &c.store} {
+		h.collect(ch)
 	}
 	s := c.sem.Stats()
 	counter := func(d *prometheus.Desc, n uint64, labels ...string) {
@@ -141,16 +159,19 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, n int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
 	}
+	for n := range c.told.All() {
+		counter(c.acquires, n.N, n.Outcome.String(), n.Source.String())
+	}
 	gauge(c.active, s.Held)
 	gauge(c.waiting, s.Waiting)
+	gauge(c.pending, s.Pending)
 	counter(c.renewals, s.Renewals)
 	counter(c.restorations, s.Restored)
 	counter(c.retaken, s.Retaken)
 	counter(c.lapsed, s.LeftToLapse)
-	counter(c.losses, s.Revoked, "revoked")
-	counter(c.losses, s.Expired, "lapsed")
-	counter(c.losses, s.HeldTooLong, "held_too_long")
-	counter(c.losses, s.Lost-min(s.Lost, s.Revoked+s.Expired+s.HeldTooLong), "forgotten")
+	for _, l := range tally.Losses(s) {
+		counter(c.losses, l.N, l.Reason)
+	}
 	down := 0
 	if s.Down {
 		down = 1
