@@ -55,6 +55,19 @@ func TestFlags(t *testing.T) {
 	}
 }
 
+// The button takes slots from all who share them.
+func TestOverloadIsOfferedWhereTheServiceIsTriedOut(t *testing.T) {
+	for args, want := range map[string]bool{
+		"": true, "--listen=[::1]:80": true, "--listen=localhost:80": true, "--overload=no": false,
+		"--listen=:80": false, "--listen=0.0.0.0:80": false, "--listen=10.0.0.1:80": false, "--redis=redis://h": false,
+		"--listen=:80 --overload=yes": true,
+	} {
+		if c, err := parse(t, strings.Fields(args)...); err != nil || c.Serve.overload() != want {
+			t.Errorf("%q: offered %v, %v; want %v", args, !want, err, want)
+		}
+	}
+}
+
 func TestARedisPasswordIsNotTold(t *testing.T) {
 	var log bytes.Buffer
 	c := serveCmd{Max: 1, Redis: "redis://user:canary@host:notaport/"}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -46,6 +47,8 @@ type serveCmd struct {
 	MaxUnread    int64         `default:"134217728" help:"Most bytes of pictures that wait to be read by slow clients; with more, captures are refused."`
 	RestartAfter int           `default:"1000" help:"A fresh browser after so many captures."`
 	Nice         int           `default:"5" help:"By how much the browser's priority is lowered, so that refusals stay fast. Negative: not."`
+
+	Overload string `enum:"auto,yes,no" default:"auto" help:"Whether the page has a button that overloads this server with captures of a sample (auto: if it listens on loopback, without --redis)."`
 
 	AllowTarget []string `placeholder:"PREFIX" help:"Addresses that may be captured although they are not public: 10.1.2.3:8080, 10.0.0.0/8."`
 	AllowPort   []uint16 `default:"80,443" help:"Ports of targets."`
@@ -93,7 +96,9 @@ func (c *serveCmd) Run(ctx context.Context, log *slog.Logger) (err error) {
 		}
 		allow = append(allow, e)
 	}
-	g := guard.New(guard.Options{Ports: c.AllowPort, Allow: allow, Logger: log})
+	g := guard.New(guard.Options{
+		Ports: c.AllowPort, Allow: allow, Inside: map[string]http.Handler{server.SampleHost: server.SamplePage()}, Logger: log,
+	})
 	if err := g.Start(); err != nil {
 		return err
 	}
@@ -115,7 +120,7 @@ func (c *serveCmd) Run(ctx context.Context, log *slog.Logger) (err error) {
 
 	s, err := server.New(server.Options{
 		Browser: b, Semaphore: sems.shared, Local: sems.local, MaxQueue: c.Queue, Wait: c.Wait, FullWeight: c.FullWeight, MaxUnread: c.MaxUnread,
-		Status: c.Status, Close: c.closePolicy(), Logger: log,
+		Status: c.Status, Close: c.closePolicy(), Overload: c.overload(), Logger: log,
 		Limits: server.Limits{MaxPixels: c.MaxPixels, MaxHeight: c.MaxHeight, Timeout: c.Timeout, MaxTimeout: c.MaxTimeout},
 	})
 	if err != nil {
@@ -129,6 +134,17 @@ func (c *serveCmd) closePolicy() httpshed.ClosePolicy {
 		return httpshed.CloseNever
 	}
 	return httpshed.CloseRefused
+}
+
+// overload: the button takes slots from everybody who shares them, so by itself it is
+// there only where somebody tries the service out.
+func (c *serveCmd) overload() bool {
+	if c.Overload != "auto" {
+		return c.Overload == "yes"
+	}
+	host, _, err := net.SplitHostPort(c.Listen)
+	at, parsed := netip.ParseAddr(host)
+	return err == nil && c.Redis == "" && (host == "localhost" || parsed == nil && at.IsLoopback())
 }
 
 func (c *serveCmd) listen(ctx context.Context, s *server.Server, log *slog.Logger) error {

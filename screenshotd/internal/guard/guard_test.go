@@ -273,3 +273,36 @@ func TestCheckHonoursItsContext(t *testing.T) {
 		t.Errorf("got %v after %v, want an error after 50 ms", err, time.Since(begin))
 	}
 }
+
+// A name that is answered inside is so by http on its own port alone, and nobody is dialled
+// for it; the names beside it are as blocked as ever.
+func TestWhatIsInsideIsNotDialled(t *testing.T) {
+	dialled := httptest.NewServer(http.NotFoundHandler())
+	defer dialled.Close()
+	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "inside") })
+	g := New(Options{Inside: map[string]http.Handler{"here.invalid": hello, dialled.Listener.Addr().String(): hello}})
+	client := through(t, g)
+	for _, u := range []string{"http://here.invalid/x", dialled.URL} {
+		resp, err := client.Get(u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if string(body) != "inside" {
+			t.Errorf("%s: %s %q", u, resp.Status, body)
+		}
+	}
+	for u, want := range map[string]bool{
+		"http://here.invalid/": true, "http://here.invalid:81/": false, "https://here.invalid/": false,
+		"http://not.here.invalid/": false, "http://user@here.invalid/": false,
+	} {
+		parsed, err := url.Parse(u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Check(t.Context(), parsed); (err == nil) != want {
+			t.Errorf("%s: %v, want that it passes: %v", u, err, want)
+		}
+	}
+}

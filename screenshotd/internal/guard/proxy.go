@@ -89,6 +89,8 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this is a proxy: there is nothing here", http.StatusBadRequest)
 	case r.URL.Scheme != "http":
 		answer(w, fmt.Errorf("%w: scheme %q", ErrBlocked, r.URL.Scheme))
+	case p.guard.inside(r.URL) != nil:
+		p.guard.inside(r.URL).ServeHTTP(w, r)
 	default:
 		p.forward.ServeHTTP(w, r)
 	}

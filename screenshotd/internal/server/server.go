@@ -11,7 +11,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"path"
 	"strconv"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -77,9 +80,16 @@ type Options struct {
 	// lab compares doors.
 	Door func(http.Handler) http.Handler
 
+	// Overload lets the page send this server more than it can take. Browser must then
+	// find SamplePage at SampleHost.
+	Overload bool
+
 	// Logger is told of captures. Nil: nothing is logged.
 	Logger *slog.Logger
 }
+
+// refusal is the status of one.
+func (o Options) refusal() int { return cmp.Or(o.Status, http.StatusTooManyRequests) }
 
 // Server answers requests for captures.
 type Server struct {
@@ -89,8 +99,13 @@ type Server struct {
 	more    *httpshed.Shedder // takes the rest of what a full page weighs
 	metrics *metrics
 	recent  recent
+	board   *board
 	closing atomic.Bool
+	stop    sync.Once
 	unread  atomic.Int64 // bytes of pictures that are being written to clients
+
+	stopping    chan struct{} // closed by Closing
+	overloading sync.Mutex    // held while an overload is under way
 }
 
 // New makes a Server. It starts nothing.
@@ -106,12 +121,16 @@ func New(o Options) (*Server, error) {
 	if o.FullWeight < 1 {
 		return nil, fmt.Errorf("screenshotd: a full page weighs %d: at least 1", o.FullWeight)
 	}
-	s := &Server{opt: o}
+	s := &Server{opt: o, stopping: make(chan struct{})}
+	s.board = newBoard(s.Pressure, o.Overload)
 	shed := httpshed.Options{
 		Semaphore: o.Semaphore, Local: o.Local, Key: httpshed.Fixed(ID),
 		Weight: s.weight, Wait: o.Wait, QueueBody: maxBody,
 		Status: o.Status, Close: o.Close, Problem: true,
-		OnRefuse: func(*http.Request, httpshed.Refusal) { s.recent.add() },
+		OnRefuse: func(r *http.Request, f httpshed.Refusal) {
+			s.recent.add()
+			s.board.refuse(ticketOf(r), f, o.Local != nil && f.Reason != httpshed.ServerFull)
+		},
 	}
 	var err error
 	if s.shed, err = httpshed.New(shed); err != nil {
@@ -136,20 +155,38 @@ func (s *Server) routes() {
 		door = s.opt.Door
 	}
 	capture := door(http.HandlerFunc(s.admitted))
-	s.mux.Handle("GET /capture", s.checked(capture))
-	s.mux.Handle("POST /capture", capture) // refused before its body is read
+	s.mux.Handle("GET /capture", s.checked(s.board.watched(capture)))
+	s.mux.Handle("POST /capture", s.board.watched(capture)) // refused before its body is read
 	s.mux.HandleFunc("GET /healthz", s.healthz)
 	s.mux.HandleFunc("GET /readyz", s.readyz)
 	s.mux.HandleFunc("GET /pressure", s.pressure)
 	s.mux.Handle("GET /metrics", s.metrics.handler())
+	s.mux.HandleFunc("GET /live", s.live)
+	s.mux.HandleFunc("GET /events", s.events)
+	s.mux.HandleFunc("GET /picture/{no}", s.picture)
+	if s.opt.Overload {
+		s.mux.HandleFunc("POST /overload", s.overload)
+	}
 	s.mux.Handle("GET /", page())
 }
 
 // ServeHTTP implements http.Handler.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "" { // below a prefix that was stripped, without the slash at its end
+		at, _, _ := strings.Cut(r.RequestURI, "?")
+		w.Header().Set("Location", "./"+path.Base(at)+"/")
+		w.WriteHeader(http.StatusMovedPermanently)
+		return
+	}
+	s.mux.ServeHTTP(w, r)
+}
 
-// Closing has /readyz and /pressure say that no more work is wanted here.
-func (s *Server) Closing() { s.closing.Store(true) }
+// Closing has /readyz and /pressure say that no more work is wanted here, and ends the
+// event streams: a server that shuts down waits for them.
+func (s *Server) Closing() {
+	s.closing.Store(true)
+	s.stop.Do(func() { close(s.stopping) })
+}
 
 // jobKey finds the job of a request whose parameters were read before its slot
 // was taken.
@@ -178,10 +215,15 @@ func (s *Server) weight(r *http.Request) (int, error) {
 
 // admitted has a slot.
 func (s *Server) admitted(w http.ResponseWriter, r *http.Request) {
+	t := ticketOf(r)
 	if j, ok := r.Context().Value(jobKey{}).(*job); ok {
+		weight, _ := s.weight(r)
+		s.board.enter(t, j.URL.Host, weight)
 		s.capture(w, r, j)
 		return
 	}
+	s.board.enter(t, "", 1)
+	defer s.board.leave(t)
 	values, err := readBody(w, r)
 	if err != nil {
 		s.fail(w, r, err)
@@ -192,8 +234,13 @@ func (s *Server) admitted(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	capture := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.capture(w, r, j) })
+	weight := 1
+	capture := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.board.enter(t, j.URL.Host, weight)
+		s.capture(w, r, j)
+	})
 	if j.FullPage && s.opt.FullWeight > 1 && s.opt.Door == nil {
+		weight = s.opt.FullWeight
 		s.more.Handler(capture).ServeHTTP(w, r)
 		return
 	}
@@ -203,10 +250,11 @@ func (s *Server) admitted(w http.ResponseWriter, r *http.Request) {
 // capture takes the picture. The slot is released when the tab is gone, and not
 // before; nor after, however slowly the answer is read.
 func (s *Server) capture(w http.ResponseWriter, r *http.Request, j *job) {
-	release := httpshed.Keep(r.Context())
+	free, t := httpshed.Keep(r.Context()), ticketOf(r)
+	release := func() { s.board.leave(t); free() }
 	defer release()
 	if s.unread.Load() >= s.opt.MaxUnread {
-		s.metrics.captured(s.fail(w, r, errUnread), 0)
+		s.ended(t, s.fail(w, r, errUnread), 0, nil, "")
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), j.timeout)
@@ -221,10 +269,10 @@ func (s *Server) capture(w http.ResponseWriter, r *http.Request, j *job) {
 	release()
 	took := time.Since(began)
 	if err != nil {
-		s.metrics.captured(s.fail(w, r, err), took)
+		s.ended(t, s.fail(w, r, err), took, nil, "")
 		return
 	}
-	s.metrics.captured("ok", took)
+	s.ended(t, "ok", took, pic, "image/"+string(j.Format))
 	s.opt.Logger.Info("screenshotd: captured", "host", j.URL.Host, "status", pic.Status, "bytes", len(pic.Data), "took", took.Round(time.Millisecond))
 	h := w.Header()
 	h.Set("Content-Type", "image/"+string(j.Format))
@@ -233,12 +281,25 @@ func (s *Server) capture(w http.ResponseWriter, r *http.Request, j *job) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	h.Set("Screenshot-Target-Status", strconv.Itoa(pic.Status))
+	if t != nil {
+		h.Set("Screenshot-Number", strconv.FormatUint(t.no, 10))
+	}
 	h.Set("Screenshot-Size", fmt.Sprintf("%dx%d", pic.Width, pic.Height))
 	if pic.Cut {
 		h.Set("Screenshot-Cut", "1")
 	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime))
 	_, _ = bytes.NewReader(pic.Data).WriteTo(w)
+}
+
+// ended counts a capture that ended; pic is nil if it failed.
+func (s *Server) ended(t *ticket, code string, took time.Duration, pic *browser.Picture, kind string) {
+	s.metrics.captured(code, took)
+	if pic == nil {
+		s.board.end(t, code, took, "", "", nil)
+		return
+	}
+	s.board.end(t, code, took, fmt.Sprintf("%d × %d", pic.Width, pic.Height), kind, pic.Data)
 }
 
 // failure is how an error is answered. What is ours is 5xx, what is the caller's
