@@ -31,8 +31,7 @@ func (c *completionCmd) Run(a *app, ctx *kong.Context) error {
 	case "fish":
 		completeFish(&b, ctx.Model)
 	case "zsh":
-		b.WriteString("autoload -U +X bashcompinit && bashcompinit\n")
-		fallthrough
+		completeZsh(&b, ctx.Model)
 	default:
 		completeBash(&b, ctx.Model)
 	}
@@ -126,6 +125,47 @@ func completeBash(b *strings.Builder, app *kong.Application) {
 		fmt.Fprintf(b, "\t%s) [[ $COMP_CWORD -gt 1 ]] && { COMPREPLY=($(compgen -W '%s' -- \"$cur\")); return; } ;;\n", n.Name, strings.Join(words, " "))
 	}
 	fmt.Fprintf(b, "\tesac\n\t[[ $COMP_CWORD -gt 1 ]] || COMPREPLY=($(compgen -W '%s --help --version' -- \"$cur\"))\n}\ncomplete -F _gotsem gotsem\n", strings.Join(names, " "))
+}
+
+// completeZsh completes as bash does, and says what each word is for. The text is both a
+// file of zsh's fpath, which begins with #compdef, and one that can be sourced.
+func completeZsh(b *strings.Builder, app *kong.Application) {
+	quote := func(s string) string { // within single quotes, where : [ and ] have a meaning too
+		s, _, _ = strings.Cut(s, "\n")
+		return strings.NewReplacer(`'`, `'\''`, `:`, `\:`, `[`, `\[`, `]`, `\]`, `\`, `\\`).Replace(s)
+	}
+	b.WriteString("#compdef gotsem\n_gotsem() {\n\tlocal -a commands\n\tcommands=(\n")
+	for _, n := range visible(app) {
+		fmt.Fprintf(b, "\t\t'%s:%s'\n", n.Name, quote(n.Help))
+	}
+	b.WriteString("\t)\n\tif (( CURRENT == 2 )); then\n\t\t_describe command commands\n\t\t_arguments --help --version\n\t\treturn\n\tfi\n")
+	b.WriteString("\tlocal -i i=${words[(i)--]}\n\tif (( i < CURRENT )); then\n\t\tshift $i words\n\t\t(( CURRENT -= i ))\n\t\t_normal\n\t\treturn\n\tfi\n")
+	b.WriteString("\tlocal command=$words[2]\n\tshift words\n\t(( CURRENT -= 1 ))\n\tcase $command in\n")
+	for _, n := range visible(app) {
+		fmt.Fprintf(b, "\t%s) _arguments -s --help", n.Name)
+		for _, f := range flagsOf(n) {
+			value := ""
+			if !f.IsBool() {
+				value = ":" + quote(f.Name) + ":_default"
+			}
+			equals := ""
+			if value != "" {
+				equals = "="
+			}
+			fmt.Fprintf(b, " \\\n\t\t'--%s%s[%s]%s'", f.Name, equals, quote(f.Help), value)
+			if f.Short != 0 {
+				fmt.Fprintf(b, " \\\n\t\t'-%c[%s]%s'", f.Short, quote(f.Help), value)
+			}
+		}
+		switch n.Name {
+		case "completion":
+			b.WriteString(" \\\n\t\t'1:shell:(bash zsh fish)'")
+		case "run":
+			b.WriteString(" \\\n\t\t'1:id:' '2:the end of the flags:(--)'")
+		}
+		b.WriteString(" ;;\n")
+	}
+	b.WriteString("\tesac\n}\nif [[ $funcstack[1] == _gotsem ]]; then _gotsem \"$@\"; else compdef _gotsem gotsem; fi\n")
 }
 
 func completeFish(b *strings.Builder, app *kong.Application) {
