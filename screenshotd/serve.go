@@ -46,6 +46,7 @@ type serveCmd struct {
 	MaxMemory    int64         `default:"536870912" help:"Most bytes of memory that a page's process may have for itself; one with more is ended, and the others go on. Negative: any."`
 	MaxUnread    int64         `default:"134217728" help:"Most bytes of pictures that wait to be read by slow clients; with more, captures are refused."`
 	RestartAfter int           `default:"1000" help:"A fresh browser after so many captures."`
+	NoSandbox    bool          `help:"Chromium's own sandbox off, for containers whose seccomp profile forbids it user namespaces. A page that breaks out of it then has what this process has."`
 	Nice         int           `default:"5" help:"By how much the browser's priority is lowered, so that refusals stay fast. Negative: not."`
 
 	Overload string `enum:"auto,yes,no" default:"auto" help:"Whether the page has a button that overloads this server with captures of a sample (auto: if it listens on loopback, without --redis)."`
@@ -105,7 +106,7 @@ func (c *serveCmd) Run(ctx context.Context, log *slog.Logger) (err error) {
 	defer func() { err = errors.Join(err, g.Close()) }()
 
 	b, err := browser.New(browser.Options{
-		Path: c.Chromium, Guard: g, RestartAfter: c.RestartAfter, MaxPage: c.MaxPage, MaxPicture: c.MaxPicture, MaxMemory: c.MaxMemory, Nice: c.Nice, Logger: log,
+		Path: c.Chromium, Guard: g, RestartAfter: c.RestartAfter, MaxPage: c.MaxPage, MaxPicture: c.MaxPicture, MaxMemory: c.MaxMemory, NoSandbox: c.NoSandbox, Nice: c.Nice, Logger: log,
 	})
 	if err != nil {
 		return err

@@ -100,6 +100,11 @@ type Options struct {
 	// 0: DefaultMaxMemory. Negative: any.
 	MaxMemory int64
 
+	// NoSandbox turns Chromium's own sandbox off. It needs user namespaces, which the
+	// seccomp profiles of containers forbid by default: without them the browser does
+	// not start. A page that breaks out of its renderer then has what the browser's
+	// user has. As root it is off in any case.
+	NoSandbox bool
 	// Nice is by how much the browser's priority is below that of this process:
 	// a refusal must not wait for the CPU that six pages fight for. 0: DefaultNice.
 	// Negative: none.
@@ -170,7 +175,7 @@ func New(o Options) (*Browser, error) {
 	if n := sweepProfiles(); n > 0 {
 		b.opt.Logger.Info("screenshotd: removed what killed browsers had left", "profiles", n)
 	}
-	if asRoot() {
+	if b.opt.NoSandbox = b.opt.NoSandbox || asRoot(); asRoot() {
 		b.opt.Logger.Warn("screenshotd: running as root: Chromium's own sandbox is off (--no-sandbox); run it as another user to have it on")
 	}
 	return b, nil
@@ -561,7 +566,7 @@ func (b *Browser) debug(format string, args ...any) {
 // flags are those of chromedp's defaults (Puppeteer's), and ours.
 func (b *Browser) flags() []chromedp.ExecAllocatorOption {
 	f := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.Flag("no-sandbox", asRoot()),
+		chromedp.Flag("no-sandbox", b.opt.NoSandbox),
 		chromedp.Flag("hide-scrollbars", true),
 		chromedp.Flag("mute-audio", true),
 		// A page opens no others: they would be tabs without a slot.
