@@ -53,6 +53,10 @@ bench: deps ## ours and the rivals on one Redis, in turn; writes docs/performanc
 lab: deps ## the load-shedding experiment, whole; draws the charts in docs/
 	cd screenshotd && go run . lab --out ../docs
 
+release-check: ## a release of a clone, and all that comes of it: install, packages, images, manifests; 10 minutes
+	@scripts/deps.sh release
+	@scripts/release-check.sh
+
 ci: lint test clients verify ## what CI runs
 
-.PHONY: help test clients deps tidy lint demo verify soak levels uploads bench lab ci
+.PHONY: help test clients deps tidy lint demo verify soak levels uploads bench lab release-check ci

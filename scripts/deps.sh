@@ -2,7 +2,8 @@
 # Installs what the tests need beside Go: git, redis-server, gcc (for -race) and a
 # headless Chromium (for screenshotd). Debian and its kin; elsewhere it says what is
 # missing. What is there already is left alone. `deps.sh uploads` installs what
-# `make uploads` needs instead: the clients and the proxies.
+# `make uploads` needs instead: the clients and the proxies. `deps.sh release` does so
+# for `make release-check`: shells, and the tools of packages and images.
 set -eu
 
 want=""
@@ -20,6 +21,15 @@ if [ "${1:-}" = uploads ]; then
 		"$python" -c 'import requests' >/dev/null 2>&1 && break
 	done
 	[ "$python" != none ] || want="$want python3-requests"
+elif [ "${1:-}" = release ]; then
+	need git git
+	need shellcheck shellcheck
+	need promtool prometheus
+	need mandoc mandoc
+	need zsh zsh
+	need fish fish
+	need rpm rpm
+	need buildah buildah
 else
 	need git git
 	need gcc gcc

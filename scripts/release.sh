@@ -50,7 +50,7 @@ go_apart() {
 	shift
 	env GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0="url.file://$work/tree.insteadOf" GIT_CONFIG_VALUE_0="https://$root" \
 		GIT_ALLOW_PROTOCOL=file:https GOPRIVATE="$root" GOPROXY="$proxy" GOMODCACHE="$work/$cache" \
-		GOWORK=off GOBIN="$work/bin" GOFLAGS="-modcacherw $mod" go "$@"
+		GOWORK=off GOBIN="$work/bin" GOFLAGS="-modcacherw -trimpath $mod" go "$@"
 }
 mod=-mod=mod
 
