@@ -3,6 +3,7 @@ package gotsem
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/ashfaqjani916/gotsem/store"
 )
@@ -20,6 +21,7 @@ type waiter struct {
 	id    string
 	holds bool              // slots of other ids, under the same slot id
 	woken chan store.Wakeup // one fits in
+	since time.Time
 }
 
 // join makes a waiter known. It returns nil if the line was closed.
@@ -33,7 +35,7 @@ func (l *line) join(id, slotID string, holds bool) chan store.Wakeup {
 	if l.waiters == nil {
 		l.waiters = make(map[string]waiter)
 	}
-	l.waiters[slotID] = waiter{id, holds, woken}
+	l.waiters[slotID] = waiter{id, holds, woken, time.Now()}
 	return woken
 }
 
@@ -49,10 +51,15 @@ func (l *line) leave(slotID string) {
 	}
 }
 
-func (l *line) len() int {
+// stands returns how many wait, and how long the first of them has.
+func (l *line) stands() (n int, oldest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.waiters)
+	now := time.Now()
+	for _, w := range l.waiters {
+		oldest = max(oldest, now.Sub(w.since))
+	}
+	return len(l.waiters), oldest
 }
 
 // close lets nobody join any more, and waits, for as long as ctx allows, until

@@ -192,6 +192,31 @@ func TestReleasesThatTheStoreHasNotHeardOfArePending(t *testing.T) {
 	})
 }
 
+// A line that does not move is seen while it stands, not only when somebody gives up.
+func TestTheOldestWaitGrowsWhileTheLineStands(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, Options{Limit: 1, Queue: 2})
+		l := mustTry(t, s, "id")
+		first := queue(s, "id")
+		time.Sleep(2 * time.Second)
+		second := queue(s, "id")
+		time.Sleep(3 * time.Second)
+		if got := s.Stats(); got.OldestWait != 5*time.Second || got.Waiting != 2 {
+			t.Errorf("%v, %d wait; want 5s, 2", got.OldestWait, got.Waiting)
+		}
+		mustRelease(t, l)
+		l = first.holds(t)
+		if got := s.Stats().OldestWait; got != 3*time.Second {
+			t.Errorf("%v, want 3s", got)
+		}
+		mustRelease(t, l)
+		mustRelease(t, second.holds(t))
+		if got := s.Stats().OldestWait; got != 0 {
+			t.Errorf("%v with nobody in line", got)
+		}
+	})
+}
+
 // Metrics name errors of the store by words of a closed set, whatever their texts.
 func TestErrorsOfTheStoreAreNamedByAClosedSet(t *testing.T) {
 	for _, c := range []struct {

@@ -32,11 +32,12 @@ type Stats struct {
 	Outages     uint64 // times that the store, or one server of it, was given up for a while
 	LeftToLapse uint64 // slots that could not be released, and lapse within a TTL: too many were waiting for it, or Close did
 
-	Held    int           // leases held now
-	Waiting int           // waiters of this process now
-	Pending int           // slots that nobody uses and the store was not told of yet: they count until it is, or they lapse
-	Waited  time.Duration // in line, summed over those who were granted after they stood there: Waits
-	Down    bool          // the store, or one server of it, is given up at the moment
+	Held       int           // leases held now
+	Waiting    int           // waiters of this process now
+	Pending    int           // slots that nobody uses and the store was not told of yet: they count until it is, or they lapse
+	OldestWait time.Duration // how long the first of the waiters of this process has waited; 0: nobody waits
+	Waited     time.Duration // in line, summed over those who were granted after they stood there: Waits
+	Down       bool          // the store, or one server of it, is given up at the moment
 }
 
 type stats struct {
@@ -52,16 +53,18 @@ func (s *stats) waited(d time.Duration) {
 	s.wait.Add(int64(d))
 }
 
-// Stats returns the counters and gauges of this semaphore. It asks nobody.
+// Stats returns the counters and gauges of this semaphore. It asks nobody. It looks at
+// each waiter of this process.
 func (s *Semaphore) Stats() Stats {
 	c := &s.stats
+	waiting, oldest := s.line.stands()
 	return Stats{
 		Granted: c.granted.Load(), Refused: c.refused.Load(), KnownFull: c.knownFull.Load(), Queued: c.queued.Load(),
 		GaveUp: c.gaveUp.Load(), Released: c.released.Load(), Lost: c.lost.Load(), Revoked: c.revoked.Load(), Expired: c.expired.Load(), Renewals: c.renewals.Load(),
 		QueueFull: c.queueFull.Load(), TooHeavy: c.tooHeavy.Load(), WaitTooLong: c.waitTooLong.Load(), Waits: c.waits.Load(),
 		HeldTooLong: c.heldTooLong.Load(), Retaken: c.retaken.Load(), Restored: c.restored.Load(), FailedOpen: c.failedOpen.Load(), Local: c.local.Load(),
 		Unavailable: c.unavailable.Load(), Recovering: c.recovering.Load(), StoreErrors: c.storeErrors.Load(),
-		Outages: c.outages.Load(), Held: int(c.held.Load()), Waiting: s.line.len(), Waited: time.Duration(c.wait.Load()),
+		Outages: c.outages.Load(), Held: int(c.held.Load()), Waiting: waiting, OldestWait: oldest, Waited: time.Duration(c.wait.Load()),
 		Pending: s.gate.backlog.len(), LeftToLapse: c.leftToLapse.Load(), Down: s.gate.downs.Load() > 0,
 	}
 }

@@ -31,8 +31,8 @@ type Collector struct {
 	told               tally.Acquires
 	wait, lease, store histograms
 
-	acquires, active, waiting, pending, renewals, restorations, retaken, lapsed *prometheus.Desc
-	losses, status, outages, errors                                             *prometheus.Desc
+	acquires, active, waiting, oldest, pending, renewals, restorations, retaken, lapsed *prometheus.Desc
+	losses, status, outages, errors                                                     *prometheus.Desc
 }
 
 // New returns the metrics of sem under that name, which tells it from the others that
@@ -50,6 +50,7 @@ func New(sem *gotsem.Semaphore, name string) *Collector {
 		store:        histograms{desc: desc("gotsem_store_duration_seconds", "How long calls to the store took.", "gotsem_operation", "error_type")},
 		active:       desc("gotsem_lease_active", "Leases that this process holds."),
 		waiting:      desc("gotsem_waiter_active", "Calls of this process that wait in line."),
+		oldest:       desc("gotsem_waiter_age_seconds", "How long the first of the calls of this process that wait in line has waited."),
 		pending:      desc("gotsem_release_pending", "Slots that nobody uses and the store was not told of yet."),
 		renewals:     desc("gotsem_lease_renewals_total", "Renewals that were sent."),
 		restorations: desc("gotsem_lease_restorations_total", "Leases that the store had forgotten, and has again."),
@@ -142,7 +143,7 @@ func Register(at prometheus.Registerer, sem *gotsem.Semaphore, name string) (sto
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.wait.desc, c.lease.desc, c.store.desc,
-		c.acquires, c.active, c.waiting, c.pending, c.renewals, c.restorations, c.retaken, c.lapsed, c.losses, c.status, c.outages, c.errors} {
+		c.acquires, c.active, c.waiting, c.oldest, c.pending, c.renewals, c.restorations, c.retaken, c.lapsed, c.losses, c.status, c.outages, c.errors} {
 		ch <- d
 	}
 }
@@ -164,6 +165,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(c.active, s.Held)
 	gauge(c.waiting, s.Waiting)
+	ch <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, s.OldestWait.Seconds())
 	gauge(c.pending, s.Pending)
 	counter(c.renewals, s.Renewals)
 	counter(c.restorations, s.Restored)
