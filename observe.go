@@ -232,8 +232,7 @@ func (s *Semaphore) answered(ctx context.Context, g *observation, id string, opt
 		}
 		a.IDs = append(a.IDs, o.id)
 	}
-	var full *FullError
-	if errors.As(err, &full) {
+	if full, ok := errors.AsType[*FullError](err); ok {
 		a.Level, a.Active, a.Limit, a.Waiting = full.Level, full.Active, full.Limit, full.Waiting
 		if full.known {
 			a.Source = FromMemory
@@ -280,11 +279,10 @@ func (s *Semaphore) answeredPlain(ctx context.Context, g *observation, id string
 
 // outcomeOf is the outcome of a call that returned err.
 func outcomeOf(err error) Outcome {
-	var full *FullError
-	switch {
-	case err == nil:
+	if err == nil {
 		return Granted
-	case errors.As(err, &full):
+	}
+	if full, ok := errors.AsType[*FullError](err); ok {
 		switch {
 		case full.line:
 			return LineFull

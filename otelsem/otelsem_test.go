@@ -306,6 +306,30 @@ func TestAfterStopNothingIsTold(t *testing.T) {
 	must(t)(otelsem.Register(sem, "captures", provider)) // the name is free again
 }
 
+func TestTheDearestHistogramCanBeLeftOut(t *testing.T) {
+	for _, without := range []bool{false, true} {
+		reader := metric.NewManualReader()
+		opts := []otelsem.Option{otelsem.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(reader)))}
+		if without {
+			opts = append(opts, otelsem.WithoutStoreDuration())
+		}
+		sem := semaphore(t, gotsem.Options{Limit: 1})
+		must(t)(otelsem.Register(sem, "captures", opts...))
+		l, err := sem.Try(t.Context(), "id")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = l.Release(t.Context())
+		all := collect(t, reader)
+		if _, ok := all["gotsem.store.duration"]; ok == without {
+			t.Errorf("without: %v; it is there: %v", without, ok)
+		}
+		if _, ok := all["gotsem.lease.duration"]; !ok {
+			t.Error("the others are gone too")
+		}
+	}
+}
+
 func TestWhatCannotBeRegisteredIsSaid(t *testing.T) {
 	sem := semaphore(t, gotsem.Options{Limit: 1})
 	provider := otelsem.WithMeterProvider(metric.NewMeterProvider())

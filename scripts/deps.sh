@@ -1,9 +1,10 @@
 #!/bin/sh
-# Installs what the tests need beside Go: git, redis-server, gcc (for -race) and a
-# headless Chromium (for screenshotd). Debian and its kin; elsewhere it says what is
-# missing. What is there already is left alone. `deps.sh uploads` installs what
-# `make uploads` needs instead: the clients and the proxies. `deps.sh release` does so
-# for `make release-check`: shells, and the tools of packages and images.
+# Installs what the tests need beside Go: git, redis-server, gcc (for -race), a headless
+# Chromium (for screenshotd), Prometheus and jsonnet (for deploy). Debian and its kin;
+# elsewhere it says what is missing. What is there already is left alone. `deps.sh
+# uploads` installs what `make uploads` needs instead: the clients and the proxies.
+# `deps.sh release` does so for `make release-check`: shells, and the tools of packages
+# and images.
 set -eu
 
 want=""
@@ -35,6 +36,9 @@ else
 	need gcc gcc
 	[ -e /usr/include/stdlib.h ] || want="$want libc6-dev"
 	[ -n "${GOTSEM_REDIS_SERVER:-}" ] || command -v valkey-server >/dev/null 2>&1 || need redis-server redis-server
+	need promtool prometheus
+	need prometheus prometheus
+	need jsonnet jsonnet
 	command -v chromium >/dev/null 2>&1 || need chromium-headless-shell chromium-headless-shell
 fi
 [ -n "$want" ] || exit 0

@@ -1,0 +1,3 @@
+// Package deployed judges what is in the folder deploy: its tests ask the real promtool,
+// Prometheus and jsonnet.
+package deployed
