@@ -19,7 +19,7 @@ test: deps ## install what tests need, and pass them all, with -race
 clients: deps ## the root's main tests as its users have it, on the oldest go-redis it asks for, or on CLIENT=latest
 	@scripts/clients.sh $(CLIENT)
 
-deps: ## install redis-server, gcc, Chromium, Prometheus and jsonnet, if they are missing
+deps: ## install redis-server, gcc, Chromium, nginx, Prometheus and jsonnet, if they are missing
 	@scripts/deps.sh
 
 tidy: ## go mod tidy in every module, none of which need be published

@@ -1,10 +1,10 @@
 #!/bin/sh
 # Installs what the tests need beside Go: git, redis-server, gcc (for -race), a headless
-# Chromium (for screenshotd), Prometheus and jsonnet (for deploy). Debian and its kin;
-# elsewhere it says what is missing. What is there already is left alone. `deps.sh
-# uploads` installs what `make uploads` needs instead: the clients and the proxies.
-# `deps.sh release` does so for `make release-check`: shells, and the tools of packages
-# and images.
+# Chromium (for screenshotd and the pages), nginx (in front of the pages), Prometheus and
+# jsonnet (for deploy). Debian and its kin; elsewhere it says what is missing. What is
+# there already is left alone. `deps.sh uploads` installs what `make uploads` needs
+# instead: the clients and the proxies. `deps.sh release` does so for
+# `make release-check`: shells, and the tools of packages and images.
 set -eu
 
 want=""
@@ -39,6 +39,7 @@ else
 	need promtool prometheus
 	need prometheus prometheus
 	need jsonnet jsonnet
+	[ -x /usr/sbin/nginx ] || need nginx nginx
 	command -v chromium >/dev/null 2>&1 || need chromium-headless-shell chromium-headless-shell
 fi
 [ -n "$want" ] || exit 0

@@ -28,7 +28,9 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/heapprofiler"
 	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/memory"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
@@ -63,6 +65,8 @@ func Start(t *testing.T) *Browser {
 		chromedp.ExecPath(path), chromedp.CombinedOutput(io.Discard), chromedp.UserDataDir(t.TempDir()),
 		chromedp.Flag("no-sandbox", os.Geteuid() == 0), chromedp.Flag("no-proxy-server", true),
 		chromedp.Flag("lang", "en-GB"),
+		// Names for a page's foreign hosts; and no other is ever looked up.
+		chromedp.Flag("host-resolver-rules", "MAP *.example 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"),
 	)...)
 	root, end := chromedp.NewContext(alloc, chromedp.WithErrorf(func(string, ...any) {}))
 	t.Cleanup(func() { end(); stop() })
@@ -242,6 +246,41 @@ func (p *Page) TabTo(selector string) {
 		p.Press(kb.Tab)
 	}
 	p.t.Fatalf("%d times Tab do not lead to %s", most, selector)
+}
+
+// Later lets the page's own clock go on by d, as fast as the page can: timers fire in their
+// order, and what they ask for is answered meanwhile.
+func (p *Page) Later(d time.Duration) {
+	p.t.Helper()
+	over := make(chan struct{}, 1)
+	ctx, stop := context.WithCancel(p.ctx)
+	defer stop()
+	p.must("listen", chromedp.Listen(ctx, func(ev any) {
+		if _, ok := ev.(*emulation.EventVirtualTimeBudgetExpired); ok {
+			over <- struct{}{}
+		}
+	}))
+	budget := float64(d.Milliseconds())
+	call(p, emulation.SetVirtualTimePolicy, emulation.SetVirtualTimePolicyParams{
+		Policy: emulation.VirtualTimePolicyPauseIfNetworkFetchesPending, Budget: &budget, MaxVirtualTimeTaskStarvationCount: 1000,
+	})
+	select {
+	case <-over:
+	case <-time.After(4 * patience):
+		p.t.Fatalf("%v of the page's time are not over after %v", d, 4*patience)
+	}
+}
+
+// Size is what a tab takes when its garbage is gone.
+type Size struct{ Nodes, Listeners, Heap int64 }
+
+// Size measures.
+func (p *Page) Size() Size {
+	p.t.Helper()
+	call(p, heapprofiler.CollectGarbage, cdp.Empty{})
+	dom := call(p, memory.GetDOMCounters, cdp.Empty{})
+	heap := call(p, runtime.GetHeapUsage, cdp.Empty{})
+	return Size{dom.Nodes, dom.JsEventListeners, int64(heap.UsedSize)}
 }
 
 // Quiet fails the test if the page logged an error, but for those that contain one of
