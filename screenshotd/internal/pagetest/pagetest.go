@@ -186,13 +186,17 @@ func (p *Page) Look(v View) {
 }
 
 // Eval is the value of an expression; of a promise, what it comes to.
-func Eval[T any](p *Page, expression string) (v T) {
+func Eval[T any](p *Page, expression string) T {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.ctx, patience)
-	defer cancel()
-	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	v, err := eval[T](p, expression)
 	p.must(expression[:min(len(expression), 200)], err)
 	return v
+}
+
+func eval[T any](p *Page, expression string) (T, error) {
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	return chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 }
 
 // Text is what an element says.
@@ -206,12 +210,16 @@ func quote(s string) string {
 	return string(q)
 }
 
-// Await waits until an expression is true.
+// Await waits until an expression is true. A page that is just being left has no answer.
 func (p *Page) Await(what, expression string) {
 	p.t.Helper()
-	for deadline := time.Now().Add(patience); !Eval[bool](p, "!!("+expression+")"); {
+	for deadline := time.Now().Add(patience); ; {
+		yes, err := eval[bool](p, "!!("+expression+")")
+		if yes {
+			return
+		}
 		if time.Now().After(deadline) {
-			p.t.Fatalf("waited %v for %s; the page says:\n%s", patience, what, Eval[string](p, "document.body.innerText"))
+			p.t.Fatalf("waited %v for %s (%v); the page says:\n%s", patience, what, err, Eval[string](p, "document.body.innerText"))
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

@@ -226,8 +226,11 @@ func TestALimitIsChangedByKeyboard(t *testing.T) {
 	if got := d.limit("billing"); got != 12 {
 		t.Errorf("the limit is %d, want 12", got)
 	}
-	if len(d.audit) != 1 || d.audit[0].Who != "anna" || d.audit[0].Reason != "the night run" || *d.audit[0].New != 12 || d.audit[0].Err != nil {
-		t.Errorf("the audit has %+v", d.audit)
+	d.mu.Lock()
+	audit := d.audit
+	d.mu.Unlock()
+	if len(audit) != 1 || audit[0].Who != "anna" || audit[0].Reason != "the night run" || *audit[0].New != 12 || audit[0].Err != nil {
+		t.Errorf("the audit has %+v", audit)
 	}
 	// And off again: an empty field.
 	p.Press(kb.Enter)
