@@ -32,7 +32,7 @@ var imports = map[string]struct {
 		reason:  "the embedded store works where there is no Redis",
 	},
 	module + "/store/redisstore": {
-		allowed:   []string{module + "/store", "github.com/redis/go-redis/v9", "github.com/redis/go-redis/v9/maintnotifications"},
+		allowed:   []string{module + "/store", module + "/internal/plainpath", "github.com/redis/go-redis/v9", "github.com/redis/go-redis/v9/maintnotifications"},
 		forbidden: []string{"net/http", "testing"},
 		reason:    "a store knows the contract and its client, and nothing of who uses it",
 	},
@@ -45,7 +45,7 @@ var imports = map[string]struct {
 		reason:  "the quick no is net/http and the semaphore, for every router",
 	},
 	module + "/semui": {
-		allowed:   []string{module},
+		allowed:   []string{module, module + "/store"},
 		forbidden: []string{"testing"},
 		reason:    "the page is net/http, the semaphore and files of its own",
 	},
@@ -53,6 +53,10 @@ var imports = map[string]struct {
 		allowed:   []string{module},
 		forbidden: []string{"net/http", "testing"},
 		reason:    "what all doors share names no protocol",
+	},
+	module + "/internal/plainpath": {
+		forbidden: []string{"testing"},
+		reason:    "it is one switch, that tests turn",
 	},
 	module + "/internal/tally": {
 		allowed:   []string{module},

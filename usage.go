@@ -95,37 +95,6 @@ func (s *Semaphore) IDs(ctx context.Context) iter.Seq2[string, error] {
 	return l.IDs(store.WithPageTimeout(ctx, s.opt.StoreTimeout))
 }
 
-// SetLimit sets the limit of id for every process that shares the store. It wins
-// over Options.Limit and LimitFunc until ResetLimit. Raising it lets waiters in at
-// once; lowering it takes nothing away, but nothing is granted until less than
-// the new limit is held. 0 pauses the id.
-func (s *Semaphore) SetLimit(ctx context.Context, id string, n int) error {
-	if n < 0 {
-		return fmt.Errorf("gotsem: %q: limit %d: 0 pauses, ResetLimit takes a set limit off", id, n)
-	}
-	if err := store.CheckLimit(n); err != nil {
-		return fmt.Errorf("gotsem: %q: %w", id, err)
-	}
-	return s.limiter(ctx, id, func(ctx context.Context, l store.LimitSetter) error { return l.SetLimit(ctx, id, n) })
-}
-
-// ResetLimit takes off what SetLimit set: Options.Limit and LimitFunc count again.
-func (s *Semaphore) ResetLimit(ctx context.Context, id string) error {
-	return s.limiter(ctx, id, func(ctx context.Context, l store.LimitSetter) error { return l.ResetLimit(ctx, id) })
-}
-
-func (s *Semaphore) limiter(ctx context.Context, id string, do func(context.Context, store.LimitSetter) error) error {
-	if err := s.sensible(ctx, id, 1); err != nil {
-		return err
-	}
-	l, ok := s.opt.Store.(store.LimitSetter)
-	if !ok {
-		return s.cannot("keep limits")
-	}
-	defer s.known.forget(id)
-	return s.gate.call(ctx, id, func(ctx context.Context) error { return do(ctx, l) })
-}
-
 // Revoke takes the lease with that slot id away from its holder, wherever that
 // is: its Context ends, at once if the store can push, at its next renewal at the
 // latest. The head of the line has the room at once. It reports whether there was

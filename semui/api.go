@@ -18,6 +18,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/ashfaqjani916/gotsem"
+	"github.com/ashfaqjani916/gotsem/store"
 )
 
 // Bounds of what is shown and taken.
@@ -26,7 +27,8 @@ const (
 	holdersShown = 100
 	holdersAsked = 10_000 // a longer list is not asked for
 	bodyMost     = 64 << 10
-	changesMost  = 10 // a second
+	changesMost  = 10              // a second
+	forMost      = 400 * 24 * 3600 // seconds
 )
 
 // standing is how an id stands, in JSON.
@@ -154,9 +156,31 @@ type details struct {
 
 type detail struct {
 	at      time.Time
+	set     gotsem.Override
 	holders []holder
 	more    int
 	err     error
+}
+
+// override is a limit that was set by hand.
+type override struct {
+	Limit   int    `json:"limit"`
+	Version string `json:"version"` // a number that JavaScript's need not hold
+	By      string `json:"by"`
+	AgeMS   int64  `json:"age_ms"`
+	LeftMS  *int64 `json:"left_ms"` // null: it does not end by itself
+}
+
+func overrideOf(o gotsem.Override) *override {
+	if o.Version == 0 {
+		return nil
+	}
+	set := &override{Limit: o.Limit, Version: strconv.FormatUint(o.Version, 10), By: printable(o.By), AgeMS: time.Since(o.At).Milliseconds()}
+	if !o.Until.IsZero() {
+		left := time.Until(o.Until).Milliseconds()
+		set.LeftMS = &left
+	}
+	return set
 }
 
 func (s *sampler) detail(ctx context.Context, id string, held int) detail {
@@ -169,7 +193,12 @@ func (s *sampler) detail(ctx context.Context, id string, held int) detail {
 		s.details.last = make(map[string]detail)
 	}
 	d := detail{holders: []holder{}}
-	if held > holdersAsked {
+	if d.err = s.spend(ctx); d.err == nil {
+		d.set, d.err = s.opt.Semaphore.LimitOf(ctx, id)
+	}
+	if d.err != nil {
+		// It is said why.
+	} else if held > holdersAsked {
 		d.err = fmt.Errorf("%d are held: more than %d are not listed here", held, holdersAsked)
 	} else if d.err = s.spend(ctx); d.err == nil {
 		var all []gotsem.Holder
@@ -223,12 +252,13 @@ func (h *Handler) serveID(w http.ResponseWriter, r *http.Request, access Access)
 	var out struct {
 		state
 		Now     *standing `json:"now"` // null: never answered
+		Set     *override `json:"set"` // null: none is
 		Holders []holder  `json:"holders"`
 		More    int       `json:"more"`
 		Trouble string    `json:"trouble"` // why holders are not listed
 	}
 	d := s.detail(r.Context(), id, now.usage.Active)
-	out.Holders, out.More = d.holders, d.more
+	out.Set, out.Holders, out.More = overrideOf(d.set), d.holders, d.more
 	if d.err != nil {
 		out.Trouble = d.err.Error()
 	}
@@ -260,15 +290,15 @@ func (c *changes) take() bool {
 
 // change is what an operator asks for.
 type change struct {
-	Key    string `json:"key"`
-	Limit  *int   `json:"limit"`  // null: take off what was set
-	Before *int   `json:"before"` // the limit that was set when the operator looked; null: none was
-	Reason string `json:"reason"`
+	Key     string `json:"key"`
+	Limit   *int   `json:"limit"`   // null: take off what was set
+	ForS    int64  `json:"for_s"`   // it ends by itself then; 0: it does not
+	Version string `json:"version"` // of what was set when the operator looked; empty: nothing was
+	Reason  string `json:"reason"`
 }
 
 var (
 	errView     = errors.New("you may look, and change nothing")
-	errMeddled  = errors.New("the limit has been changed meanwhile: look at it again, and decide anew")
 	errTooOften = errors.New("more than 10 changes within a second: try again in a second")
 )
 
@@ -283,17 +313,24 @@ func (h *Handler) serveLimit(w http.ResponseWriter, r *http.Request, who string,
 	dec.DisallowUnknownFields()
 	err := dec.Decode(&c)
 	raw, bad := base64.RawURLEncoding.DecodeString(c.Key)
-	if err = cmp.Or(err, bad); err != nil || len(raw) == 0 || len(raw) > gotsem.MaxID || c.Limit != nil && *c.Limit < 0 {
-		http.Error(w, "the body: {key, limit, before, reason}; a key of 1 to 4096 bytes in base64url, a limit of 0 or more, or null", http.StatusBadRequest)
+	if err = cmp.Or(err, bad); err != nil || len(raw) == 0 || len(raw) > gotsem.MaxID || c.Limit != nil && *c.Limit < 0 || c.ForS < 0 || c.ForS > forMost {
+		http.Error(w, "the body: {key, limit, for_s, version, reason}; a key of 1 to 4096 bytes in base64url, a limit of 0 or more, or null, up to 400 days", http.StatusBadRequest)
 		return
+	}
+	seen, err := uint64(0), error(nil)
+	if c.Version != "" {
+		if seen, err = strconv.ParseUint(c.Version, 10, 64); err != nil {
+			http.Error(w, "version: as the page said it, or empty", http.StatusBadRequest)
+			return
+		}
 	}
 	id := string(raw)
 	status := http.StatusForbidden
 	err = errView
 	if access >= Operate {
-		status, err = h.setLimit(r.Context(), id, c)
+		status, err = h.setLimit(r.Context(), id, who, c, seen)
 	}
-	h.audit(r.Context(), Event{Who: who, Remote: r.RemoteAddr, ID: id, Old: c.Before, New: c.Limit, Reason: c.Reason, Err: err})
+	h.audit(r.Context(), Event{Who: who, Remote: r.RemoteAddr, ID: id, Seen: seen, New: c.Limit, For: time.Duration(c.ForS) * time.Second, Reason: c.Reason, Err: err})
 	if err != nil {
 		writeJSON(w, status, map[string]string{"error": err.Error()})
 		return
@@ -301,34 +338,43 @@ func (h *Handler) serveLimit(w http.ResponseWriter, r *http.Request, who string,
 	writeJSON(w, status, map[string]bool{"done": true})
 }
 
-// setLimit compares and sets. Two handlers of different processes may both find the limit
-// unchanged within one round trip: the later one's counts, and both are in the audit.
-func (h *Handler) setLimit(ctx context.Context, id string, c change) (status int, err error) {
+// setLimit changes the limit if it is still the one that the operator saw, whoever else
+// changes it, and wherever: the store compares.
+func (h *Handler) setLimit(ctx context.Context, id, who string, c change, seen uint64) (status int, err error) {
 	h.changes.mu.Lock()
 	defer h.changes.mu.Unlock()
 	if !h.changes.take() {
 		return http.StatusTooManyRequests, errTooOften
 	}
-	sem := h.opt.Semaphore
-	u, err := sem.Usage(ctx, id)
-	if err != nil {
-		return http.StatusBadGateway, fmt.Errorf("nothing was changed: %w", err)
-	}
-	if u.LimitSet != (c.Before != nil) || u.LimitSet && u.Limit != *c.Before {
-		return http.StatusConflict, errMeddled
-	}
+	sem, opts := h.opt.Semaphore, []gotsem.LimitOption{gotsem.IfVersion(seen)}
 	if c.Limit == nil {
-		err = sem.ResetLimit(ctx, id)
+		err = sem.ResetLimit(ctx, id, opts...)
 	} else {
-		err = sem.SetLimit(ctx, id, *c.Limit)
+		by := strings.ToValidUTF8(strings.TrimSuffix(who+": "+c.Reason, ": "), "")
+		opts = append(opts, gotsem.For(time.Duration(c.ForS)*time.Second), gotsem.By(by[:min(len(by), 200)]))
+		err = sem.SetLimit(ctx, id, *c.Limit, opts...)
 	}
-	if err != nil {
+	var conflict *gotsem.LimitConflict
+	switch {
+	case errors.As(err, &conflict):
+		return http.StatusConflict, err
+	case errors.Is(err, store.ErrConfig):
+		return http.StatusBadRequest, err
+	case err != nil:
 		return http.StatusBadGateway, fmt.Errorf("it is not known whether the limit was changed: %w", err)
 	}
+	h.sampler.forget(id)
 	if h.sampler.look(id) {
 		_ = h.sampler.ask(ctx, id, true) // so that the next answer shows it
 	}
 	return http.StatusOK, nil
+}
+
+// forget has who holds, and what is set, asked for anew.
+func (s *sampler) forget(id string) {
+	s.details.mu.Lock()
+	defer s.details.mu.Unlock()
+	delete(s.details.last, id)
 }
 
 func (h *Handler) audit(ctx context.Context, e Event) {
@@ -343,7 +389,7 @@ func (h *Handler) audit(ctx context.Context, e Event) {
 		return strconv.Itoa(*n)
 	}
 	h.opt.Logger.InfoContext(ctx, "gotsem: an operator changes a limit", "who", e.Who, "remote", e.Remote, "id", e.ID,
-		"old", text(e.Old), "new", text(e.New), "reason", e.Reason, "error", e.Err)
+		"version_seen", e.Seen, "new", text(e.New), "for", e.For, "reason", e.Reason, "error", e.Err)
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {

@@ -78,7 +78,9 @@ type Options struct {
 type Event struct {
 	Who, Remote string
 	ID          string
-	Old, New    *int // nil: none is set
+	Seen        uint64        // the version of the limit that was set when the operator looked; 0: none was
+	New         *int          // nil: what was set was to be taken off
+	For         time.Duration // for so long; 0: without an end
 	Reason      string
 	Err         error // it was refused, failed, or is not known to have been done
 }

@@ -114,7 +114,7 @@ func TestChangesComeFromThePage(t *testing.T) {
 		Authorize: func(*http.Request) (string, semui.Access) { return "anna", access },
 		Audit:     func(_ context.Context, e semui.Event) { audited = append(audited, e) },
 	})
-	body := `{"key":"` + key("a") + `","limit":9,"before":null,"reason":"test"}`
+	body := `{"key":"` + key("a") + `","limit":9,"for_s":60,"version":"","reason":"test"}`
 	for name, c := range map[string]struct {
 		alter func(*http.Request)
 		want  int
@@ -143,10 +143,11 @@ func TestChangesComeFromThePage(t *testing.T) {
 	if w := post(h, body, nil); w.Code != http.StatusOK {
 		t.Fatalf("the page: %d %s", w.Code, w.Body)
 	}
-	if u, err := sem.Usage(ctx, "a"); err != nil || !u.LimitSet || u.Limit != 9 {
-		t.Errorf("after the change: %+v, %v", u, err)
+	o, err := sem.LimitOf(ctx, "a")
+	if err != nil || o.Limit != 9 || o.By != "anna: test" || time.Until(o.Until) > time.Minute {
+		t.Errorf("after the change: %+v, %v", o, err)
 	}
-	if len(audited) != 2 || audited[0].Err == nil || audited[1].Err != nil || audited[1].Who != "anna" || *audited[1].New != 9 || audited[1].Reason != "test" {
+	if len(audited) != 2 || audited[0].Err == nil || audited[1].Err != nil || audited[1].Who != "anna" || *audited[1].New != 9 || audited[1].Reason != "test" || audited[1].For != time.Minute {
 		t.Errorf("audit: %+v", audited)
 	}
 }
@@ -154,12 +155,12 @@ func TestChangesComeFromThePage(t *testing.T) {
 // TestTwoOperators: who decides by what is no longer so is told, and changes nothing.
 func TestTwoOperators(t *testing.T) {
 	sem := semaphore(t, 3)
-	h := page(t, semui.Options{Semaphore: sem, Authorize: operate})
+	pages := []*semui.Handler{page(t, semui.Options{Semaphore: sem, Authorize: operate}), page(t, semui.Options{Semaphore: sem, Authorize: operate})}
 	codes := make([]int, 8)
 	var all sync.WaitGroup
 	for i := range codes {
 		all.Go(func() {
-			codes[i] = post(h, fmt.Sprintf(`{"key":%q,"limit":%d,"before":null}`, key("a"), i+1), nil).Code
+			codes[i] = post(pages[i%2], fmt.Sprintf(`{"key":%q,"limit":%d,"version":""}`, key("a"), i+1), nil).Code
 		})
 	}
 	all.Wait()
@@ -174,7 +175,16 @@ func TestTwoOperators(t *testing.T) {
 	if u, err := sem.Usage(context.Background(), "a"); err != nil || u.Limit != done+1 {
 		t.Errorf("the limit is %d, operator %d was told that it is theirs (%v)", u.Limit, done, err)
 	}
-	if w := post(h, fmt.Sprintf(`{"key":%q,"limit":null,"before":%d}`, key("a"), done+1), nil); w.Code != http.StatusOK {
+	var seen struct {
+		Set struct {
+			Version string `json:"version"`
+			By      string `json:"by"`
+		} `json:"set"`
+	}
+	if err := json.Unmarshal(get(pages[0], "/api/v1/id?id="+key("a")).Body.Bytes(), &seen); err != nil || seen.Set.Version == "" {
+		t.Fatalf("%+v, %v", seen, err)
+	}
+	if w := post(pages[1], fmt.Sprintf(`{"key":%q,"limit":null,"version":%q}`, key("a"), seen.Set.Version), nil); w.Code != http.StatusOK {
 		t.Errorf("taking it off: %d %s", w.Code, w.Body)
 	}
 }

@@ -376,11 +376,79 @@ type Holder struct {
 // LimitSetter is a Store that can keep a limit, which then wins over any that
 // requests bring along.
 type LimitSetter interface {
-	// SetLimit sets the limit of id for all who share the store. Zero pauses the
-	// id: nobody is granted. Raising it hands on the room.
-	SetLimit(ctx context.Context, id string, limit int) error
-	// ResetLimit takes off what SetLimit set.
-	ResetLimit(ctx context.Context, id string) error
+	// ChangeLimit sets the limit of an id for all who share the store, or takes it off,
+	// and returns what is set then. Raising it hands on the room. A change of another
+	// version than the one that is set is refused with a *LimitConflict.
+	ChangeLimit(ctx context.Context, c LimitChange) (Override, error)
+	// LimitOf returns what is set for id. It writes nothing.
+	LimitOf(ctx context.Context, id string) (Override, error)
+}
+
+// LimitChange sets a limit, or takes it off.
+type LimitChange struct {
+	ID    string
+	Limit int           // zero pauses the id: nobody is granted
+	Reset bool          // take off what was set; of the rest only OnlyIf counts then
+	For   time.Duration // it ends by itself after that, to the ms; zero: it does not
+	By    string        // who sets it; at most MaxBy bytes
+
+	OnlyIf  bool   // change it only if this is what is set:
+	Version uint64 // its version; zero: nothing is
+}
+
+// MaxBy is how long LimitChange.By may be, in bytes.
+const MaxBy = 200
+
+// Check reports what is wrong with c.
+func (c *LimitChange) Check() error {
+	switch {
+	case c.ID == "":
+		return fmt.Errorf("%w: the id must not be empty", ErrConfig)
+	case c.Reset:
+		return nil
+	case c.Limit < 0:
+		return fmt.Errorf("%w: limit %d of %q is negative: 0 pauses, a reset takes a set limit off", ErrConfig, c.Limit, c.ID)
+	case c.For < 0 || c.For > MaxTTL || c.For > 0 && c.For < time.Millisecond:
+		return fmt.Errorf("%w: a limit of %q for %v: from 1ms to %v, or 0 for one without an end", ErrConfig, c.ID, c.For, MaxTTL)
+	case len(c.By) > MaxBy:
+		return fmt.Errorf("%w: who sets the limit of %q: %d bytes, at most %d", ErrConfig, c.ID, len(c.By), MaxBy)
+	}
+	return CheckLimit(c.Limit)
+}
+
+// Override is a limit that was set in the store.
+type Override struct {
+	Limit   int
+	Version uint64        // of this setting: an id never has one twice. Zero: nothing is set
+	Age     time.Duration // since it was set, by the store's clock
+	Left    time.Duration // until it ends by itself; zero: it does not
+	By      string        // as LimitChange.By
+}
+
+// LimitConflict is why a change was not made: what is set is not what it was to change.
+type LimitConflict struct {
+	ID   string
+	Want uint64   // the version that it was to change
+	Now  Override // what is set
+}
+
+func (c *LimitConflict) Error() string {
+	return fmt.Sprintf("store: the limit of %q was changed meanwhile: %v, not version %d: look again, and decide anew", c.ID, c.Now, c.Want)
+}
+
+// String tells what is set, for people.
+func (o Override) String() string {
+	if o.Version == 0 {
+		return "none is set"
+	}
+	text := fmt.Sprintf("%d, set %v ago", o.Limit, o.Age.Round(time.Second))
+	if o.By != "" {
+		text += fmt.Sprintf(" by %q", o.By)
+	}
+	if o.Left > 0 {
+		text += fmt.Sprintf(", for %v more", o.Left.Round(time.Second))
+	}
+	return fmt.Sprintf("%s (version %d)", text, o.Version)
 }
 
 // Checker is a Store that can look whether it is set up as its promises need it.

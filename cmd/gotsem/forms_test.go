@@ -39,7 +39,7 @@ func TestEachKindOfRedis(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			for _, want := range []string{"     1      -        0  a{b}c", "a{b}c: limit 5, 1 held", "LAPSES IN", "limit not set"} {
+			for _, want := range []string{"     1      -        0  a{b}c", "a{b}c: limit 5 (since ", ", 1 held, 0 waiting", "LAPSES IN", "limit not set"} {
 				if !strings.Contains(string(out), want) {
 					t.Errorf("no %q in:\n%s", want, out)
 				}

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"os/signal"
+	"os/user"
 	"path"
 	"strconv"
 	"strings"
@@ -12,6 +16,7 @@ import (
 	"time"
 
 	"github.com/ashfaqjani916/gotsem"
+	"github.com/ashfaqjani916/gotsem/store"
 )
 
 // looking is the flags of the commands that look in and change.
@@ -227,6 +232,9 @@ type limitCmd struct {
 	ID    text `arg:"" help:"What is limited."`
 	N     *int `arg:"" optional:"" help:"The new limit. 0 pauses the id."`
 	Reset bool `help:"Remove the override: each program uses its own limit again."`
+
+	For time.Duration `placeholder:"DURATION" help:"The override ends by itself after that, such as 1h."`
+	By  string        `placeholder:"WHO" help:"Who sets it, and why, for those who look at it later (default: user@host)."`
 }
 
 func (*limitCmd) Help() string {
@@ -237,6 +245,8 @@ func (c *limitCmd) Validate() error {
 	switch {
 	case c.N != nil && c.Reset:
 		return fmt.Errorf("a limit of %d and --reset: one of the two", *c.N)
+	case c.N == nil && (c.For != 0 || c.By != ""):
+		return errors.New("--for and --by are of a new limit: name it")
 	case c.N != nil && *c.N < 0:
 		return fmt.Errorf("a limit of %d: 0 pauses, --reset takes a set limit off", *c.N)
 	}
@@ -250,8 +260,12 @@ func (c *limitCmd) Run(a *app) error {
 		case c.Reset:
 			err = sem.ResetLimit(ctx, string(c.ID))
 		case c.N != nil:
-			err = sem.SetLimit(ctx, string(c.ID), *c.N)
+			err = sem.SetLimit(ctx, string(c.ID), *c.N, gotsem.For(c.For), gotsem.By(cmp.Or(c.By, me())))
 		}
+		if err != nil {
+			return err
+		}
+		set, err := sem.LimitOf(ctx, string(c.ID))
 		if err != nil {
 			return err
 		}
@@ -261,11 +275,64 @@ func (c *limitCmd) Run(a *app) error {
 		}
 		s := standingOf(string(c.ID), u)
 		if c.JSON {
-			return printJSON(a.stdout, s)
+			return printJSON(a.stdout, limitStanding{s, overrideOf(set)})
 		}
-		fmt.Fprintf(a.stdout, "%s: limit %s, %d held, %d waiting\n", printable(string(c.ID)), s.limit("not set: each program goes by its own"), s.Active, s.Waiting)
+		fmt.Fprintf(a.stdout, "%s: limit %s%s, %d held, %d waiting\n", printable(string(c.ID)), s.limit("not set: each program goes by its own"), origin(set), s.Active, s.Waiting)
 		return nil
 	})
+}
+
+// limitStanding is a standing, and what is known of a limit that is set.
+type limitStanding struct {
+	standing
+	Override *override `json:"override"` // null: none is set
+}
+
+type override struct {
+	Limit   int        `json:"limit"`
+	Version uint64     `json:"version"`
+	At      time.Time  `json:"at"`
+	Until   *time.Time `json:"until"` // null: it does not end by itself
+	By      string     `json:"by"`
+}
+
+func overrideOf(o gotsem.Override) *override {
+	if o.Version == 0 {
+		return nil
+	}
+	out := &override{Limit: o.Limit, Version: o.Version, At: o.At.UTC().Truncate(time.Second), By: o.By}
+	if !o.Until.IsZero() {
+		until := o.Until.UTC().Truncate(time.Second)
+		out.Until = &until
+	}
+	return out
+}
+
+// origin tells of a limit that is set since when, until when and by whom.
+func origin(o gotsem.Override) string {
+	if o.Version == 0 {
+		return ""
+	}
+	text := fmt.Sprintf(" (since %v", time.Since(o.At).Round(time.Second))
+	if !o.Until.IsZero() {
+		text += fmt.Sprintf(", for %v more", time.Until(o.Until).Round(time.Second))
+	}
+	if o.By != "" {
+		text += ", by " + printable(o.By)
+	}
+	return text + ")"
+}
+
+// me is who runs the command, as far as the system says.
+func me() string {
+	name := "somebody"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if host, err := os.Hostname(); err == nil {
+		name += "@" + host
+	}
+	return strings.ToValidUTF8(name[:min(len(name), store.MaxBy)], "")
 }
 
 // taking is the flags of the commands that take slots away.

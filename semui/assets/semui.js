@@ -106,6 +106,7 @@
     set($("note"), s.rows.length === 0 ? "No id has been seen held yet: as soon as something is acquired, it shows here." : s.more ? `and ${n(s.more)} more that hurt less: find them by name` : "");
   };
 
+  let version = ""; // of the limit that is set
   const one = (s) => {
     shown = s.now;
     $("operate").hidden = !s.operate || !s.now;
@@ -115,7 +116,9 @@
     set($("big"), n(s.now.held) + " of " + (s.now.limit === null ? "?" : n(s.now.limit)));
     mark($("word"), s.now);
     $("fill").style.width = s.now.limit ? Math.min(100, 100 * s.now.held / s.now.limit) + "%" : "0";
-    set($("origin"), s.now.limit_set ? "The limit was set by hand, for all programs." : s.now.limit === null ? "No limit was set by hand: each program's own counts, which is not known here." : "No limit was set by hand: each program's own counts; this is the one of the program that shows the page.");
+    version = s.set ? s.set.version : "";
+    set($("origin"), s.set ? `The limit was set by hand ${span(s.set.age_ms)} ago, for all programs${s.set.left_ms === null ? "" : `; it ends by itself in ${span(s.set.left_ms)}`}.${s.set.by ? " By " + s.set.by : ""}`
+      : s.now.limit_set ? "The limit was set by hand, for all programs." : s.now.limit === null ? "No limit was set by hand: each program's own counts, which is not known here." : "No limit was set by hand: each program's own counts; this is the one of the program that shows the page.");
     draw($("chart"), s.now.history, 600, 90, s.now.limit !== null);
     const [critical, normal, batch, sheddable] = s.now.line;
     set($("line"), s.now.waiting === 0 ? "Nobody waits." : `${n(s.now.waiting)} wait: ${n(critical)} critical, ${n(normal)} default, ${n(batch)} batch, ${n(sheddable)} sheddable.`);
@@ -175,10 +178,11 @@
     if ($("q").value) location.search = "?id=" + base64($("q").value);
   });
 
-  let before = null; // what was set when the dialog was opened: the server compares
+  let seen = ""; // the version that was set when the dialog was opened: the store compares
   $("change").addEventListener("click", () => {
-    before = shown.limit_set ? shown.limit : null;
-    $("limit").value = before === null ? "" : before;
+    seen = version;
+    $("limit").value = shown.limit_set ? shown.limit : "";
+    $("ends").value = "";
     set($("refused"), "");
     effect();
     $("dialog").showModal();
@@ -196,7 +200,7 @@
     const v = $("limit").value;
     try {
       const answer = await fetch("api/v1/limit", { method: "POST", headers: { "Content-Type": "application/json" },
-        body: JSON.stringify({ key, limit: v === "" ? null : Number(v), before, reason: $("reason").value }) });
+        body: JSON.stringify({ key, limit: v === "" ? null : Number(v), for_s: v === "" ? 0 : Math.round(60 * Number($("ends").value)), version: seen, reason: $("reason").value }) });
       if (answer.ok) { $("dialog").close(); ask(); return; }
       const text = await answer.text();
       let why = text;

@@ -84,14 +84,32 @@ const never = time.Duration(1<<63 - 1)
 
 // entry is all that is known of one id.
 type entry struct {
-	slots    map[string]*slot // holders and waiters, once there were more than few
-	held     []*slot          // holders: a heap, the first to lapse on top
-	line     []*slot          // waiters, by ticket
-	oldest   *slot            // waiters again, by when they last asked
-	newest   *slot
-	active   int // the sum of weights in held
+	slots  map[string]*slot // holders and waiters, once there were more than few
+	held   []*slot          // holders: a heap, the first to lapse on top
+	line   []*slot          // waiters, by ticket
+	oldest *slot            // waiters again, by when they last asked
+	newest *slot
+	active int // the sum of weights in held
+	set    *setLimit
+}
+
+// setLimit is a limit that was set in the store.
+type setLimit struct {
 	limit    int
-	limitSet bool
+	version  uint64
+	at, ends time.Duration
+	by       string
+}
+
+// override is what is set, for others.
+func (e *entry) override(now time.Duration) (o store.Override) {
+	if l := e.set; l != nil {
+		o = store.Override{Limit: l.limit, Version: l.version, Age: now - l.at, By: l.by}
+		if l.ends != never {
+			o.Left = l.ends - now
+		}
+	}
+	return o
 }
 
 // slot is one slot id: a holder, or one who waits.
@@ -131,7 +149,7 @@ func (sh *shard) entry(id string) *entry {
 
 // forget drops id if nothing is held, waited for or set.
 func (sh *shard) forget(id string, e *entry) {
-	if e.len() > 0 || e.limitSet {
+	if e.len() > 0 || e.set != nil {
 		return
 	}
 	delete(sh.ids, id)
@@ -155,8 +173,8 @@ func (sh *shard) next(now time.Duration) uint64 {
 func (sh *shard) wake(slotID string) { sh.woken = append(sh.woken, slotID) }
 
 func (e *entry) limitFor(asked int) int {
-	if e.limitSet {
-		return e.limit
+	if e.set != nil {
+		return e.set.limit
 	}
 	return asked
 }
@@ -178,6 +196,9 @@ func (e *entry) due() time.Duration {
 	if e.oldest != nil {
 		due = min(due, e.oldest.until)
 	}
+	if e.set != nil {
+		due = min(due, e.set.ends)
+	}
 	return due
 }
 
@@ -189,6 +210,9 @@ func (e *entry) settle(sh *shard, now time.Duration) {
 	}
 	for e.oldest != nil && e.oldest.until <= now {
 		e.drop(sh, e.oldest)
+	}
+	if e.set != nil && e.set.ends <= now {
+		e.set = nil
 	}
 	e.advance(sh, now)
 }

@@ -183,7 +183,7 @@ func (s *Store) Usage(ctx context.Context, id string, limit int) (store.Usage, e
 	sh, now := s.lock(id)
 	e := sh.entry(id)
 	e.settle(sh, now)
-	u := store.Usage{Active: e.active, Limit: e.limitFor(limit), LimitSet: e.limitSet, Waiting: len(e.line), NextIn: e.nextIn(now)}
+	u := store.Usage{Active: e.active, Limit: e.limitFor(limit), LimitSet: e.set != nil, Waiting: len(e.line), NextIn: e.nextIn(now)}
 	for _, sl := range e.line[:min(len(e.line), 1000)] {
 		if sl.class != store.Default {
 			u.Line[sl.class.Index()]++
@@ -246,32 +246,45 @@ func (s *Store) clear(id string, slots []string, ttl time.Duration) (n int) {
 	return n
 }
 
-// SetLimit implements store.LimitSetter.
-func (s *Store) SetLimit(ctx context.Context, id string, limit int) error {
-	if limit < 0 {
-		return fmt.Errorf("memstore: limit %d of %q is negative: 0 pauses, ResetLimit takes a set limit off", limit, id)
+// ChangeLimit implements store.LimitSetter.
+func (s *Store) ChangeLimit(ctx context.Context, c store.LimitChange) (store.Override, error) {
+	if err := check(ctx, c.ID, "-"); err != nil {
+		return store.Override{}, err
 	}
-	if err := store.CheckLimit(limit); err != nil {
-		return err
+	if err := c.Check(); err != nil {
+		return store.Override{}, fmt.Errorf("memstore: %w", err)
 	}
-	return s.setLimit(ctx, id, limit, true)
+	sh, now := s.lock(c.ID)
+	e := sh.entry(c.ID)
+	e.settle(sh, now)
+	was := e.override(now)
+	if c.OnlyIf && c.Version != was.Version {
+		s.leave(sh, c.ID, e, now)
+		return was, &store.LimitConflict{ID: c.ID, Want: c.Version, Now: was}
+	}
+	if e.set = nil; !c.Reset {
+		e.set = &setLimit{limit: c.Limit, version: sh.next(now), at: now, ends: never, by: c.By}
+		if c.For > 0 {
+			e.set.ends = now + c.For.Truncate(time.Millisecond)
+		}
+	}
+	set := e.override(now)
+	e.settle(sh, now)
+	s.leave(sh, c.ID, e, now)
+	return set, nil
 }
 
-// ResetLimit implements store.LimitSetter.
-func (s *Store) ResetLimit(ctx context.Context, id string) error {
-	return s.setLimit(ctx, id, 0, false)
-}
-
-func (s *Store) setLimit(ctx context.Context, id string, limit int, set bool) error {
+// LimitOf implements store.LimitSetter.
+func (s *Store) LimitOf(ctx context.Context, id string) (store.Override, error) {
 	if err := check(ctx, id, "-"); err != nil {
-		return err
+		return store.Override{}, err
 	}
 	sh, now := s.lock(id)
 	e := sh.entry(id)
-	e.limit, e.limitSet = limit, set
 	e.settle(sh, now)
+	set := e.override(now)
 	s.leave(sh, id, e, now)
-	return nil
+	return set, nil
 }
 
 // Holders implements store.Lister.
@@ -378,7 +391,7 @@ const sweepEvery = time.Second
 
 // arm has sh swept when something lapses at due.
 func (s *Store) arm(sh *shard, due, now time.Duration) {
-	if due == never { // but for limits, which do not lapse
+	if due == never {
 		return
 	}
 	if due = max(due, now+sweepEvery); due >= sh.sweep {

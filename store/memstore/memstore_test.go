@@ -42,7 +42,7 @@ func snapshot(_ *testing.T, st store.Store) map[string]string {
 	out := make(map[string]string)
 	each(st.(*Store), func(sh *shard) {
 		for id, e := range sh.ids {
-			text := fmt.Sprint(e.active, e.limit, e.limitSet, len(e.held), len(e.line))
+			text := fmt.Sprint(e.active, e.set, len(e.held), len(e.line))
 			all := slices.Concat(e.held, e.line)
 			slices.SortFunc(all, func(a, b *slot) int { return strings.Compare(a.id, b.id) })
 			for _, sl := range all {
@@ -348,7 +348,7 @@ func TestASetLimitIsNotSweptFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, ctx := New(), context.Background()
 		for i := range 200 {
-			if err := s.SetLimit(ctx, fmt.Sprint("id", i), 3); err != nil {
+			if _, err := s.ChangeLimit(ctx, store.LimitChange{ID: fmt.Sprint("id", i), Limit: 3}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -358,7 +358,7 @@ func TestASetLimitIsNotSweptFor(t *testing.T) {
 			t.Errorf("%d limits are kept, %d shards are to be swept", ids, armed)
 		}
 		for i := range 200 {
-			if err := s.ResetLimit(ctx, fmt.Sprint("id", i)); err != nil {
+			if _, err := s.ChangeLimit(ctx, store.LimitChange{ID: fmt.Sprint("id", i), Reset: true}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -378,7 +378,7 @@ func TestQuestionsLeaveNothing(t *testing.T) {
 	_, errUsage := s.Usage(ctx, "d", 1)
 	_, errClear := s.Clear(ctx, store.Clear{ID: "e"})
 	_, errHolders := s.Holders(ctx, "f")
-	errReset := s.ResetLimit(ctx, "g")
+	_, errReset := s.ChangeLimit(ctx, store.LimitChange{ID: "g", Reset: true})
 	renewed := s.Renew(ctx, []store.Renewal{{ID: "h", SlotID: "x", TTL: time.Second, Weight: 1}})[0]
 	if err := errors.Join(errUsage, errClear, errHolders, errReset, renewed.Err); err != nil {
 		t.Fatal(err)

@@ -234,10 +234,10 @@ func against(t *testing.T, script []byte) {
 			var err error
 			if n := choose(8); n < 6 {
 				what, m.limit, m.set = fmt.Sprint("set limit ", n), n, true
-				err = s.SetLimit(ctx, "id", n)
+				_, err = s.ChangeLimit(ctx, store.LimitChange{ID: "id", Limit: n})
 			} else {
 				what, m.set = "reset limit", false
-				err = s.ResetLimit(ctx, "id")
+				_, err = s.ChangeLimit(ctx, store.LimitChange{ID: "id", Reset: true})
 			}
 			if err != nil {
 				t.Fatal(err)

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/ashfaqjani916/gotsem/store"
@@ -55,30 +56,51 @@ func (s *Store) Clear(ctx context.Context, c store.Clear) (taken int, err error)
 // clearPage is how many slots a call of clear.lua takes at most.
 const clearPage = 1000
 
-// SetLimit implements store.LimitSetter.
-func (s *Store) SetLimit(ctx context.Context, id string, limit int) error {
-	if limit < 0 {
-		return fmt.Errorf("redisstore: limit %d of %q is negative: 0 pauses, ResetLimit takes a set limit off", limit, id)
+// ChangeLimit implements store.LimitSetter.
+func (s *Store) ChangeLimit(ctx context.Context, c store.LimitChange) (store.Override, error) {
+	if err := c.Check(); err != nil {
+		return store.Override{}, fmt.Errorf("redisstore: %w", err)
 	}
-	if err := store.CheckLimit(limit); err != nil {
-		return err
+	what, expected := "set", ""
+	if c.Reset {
+		what, c.For = "off", 0
 	}
-	return s.limit(ctx, id, limit)
-}
-
-// ResetLimit implements store.LimitSetter.
-func (s *Store) ResetLimit(ctx context.Context, id string) error { return s.limit(ctx, id, "") }
-
-func (s *Store) limit(ctx context.Context, id string, limit any) error {
-	reply, err := s.run(ctx, limitScript, id, s.exec.graces.any(), limit)
+	if c.OnlyIf {
+		expected = strconv.FormatUint(c.Version, 10)
+	}
+	reply, err := s.run(ctx, limitScript, c.ID, s.exec.graces.any(), what, c.Limit, c.For.Milliseconds(), c.By, expected)
 	if err != nil {
-		return err
+		return store.Override{}, err
 	}
-	s.exec.wakeAll(reply[min(2, len(reply)):])
-	return nil
+	now := override(reply)
+	if integer(reply, 1) == 0 {
+		return now, &store.LimitConflict{ID: c.ID, Want: c.Version, Now: now}
+	}
+	s.exec.wakeAll(reply[min(7, len(reply)):])
+	return now, nil
 }
 
-// Peers implements store.PeerCounter.
+// LimitOf implements store.LimitSetter.
+func (s *Store) LimitOf(ctx context.Context, id string) (store.Override, error) {
+	reply, err := s.run(ctx, limitScript, id, 0, "look", 0, 0, "", "")
+	if err != nil {
+		return store.Override{}, err
+	}
+	return override(reply), nil
+}
+
+// override reads what limit.lua says is set.
+func override(reply []any) (o store.Override) {
+	if len(reply) < 7 {
+		return o
+	}
+	o.Limit, o.Version = integer(reply, 2), uint64(integer(reply, 3))
+	o.Age, o.Left = ms(int64(integer(reply, 4))), ms(int64(integer(reply, 5)))
+	o.By, _ = reply[6].(string)
+	return o
+}
+
+// Peers implements// Peers implements store.PeerCounter.
 func (s *Store) Peers(ctx context.Context, ttl time.Duration) (int, error) {
 	if s.bad != nil {
 		return 0, s.bad

@@ -57,7 +57,7 @@ func TestOpenClusterSlot(t *testing.T) {
 				if err != nil || d.Outcome != store.Granted {
 					t.Fatalf("%+v, %v", d, err)
 				}
-				if err := s.SetLimit(ctx, "set", 1); err != nil {
+				if _, err := s.ChangeLimit(ctx, store.LimitChange{ID: "set", Limit: 1}); err != nil {
 					t.Fatal(err)
 				}
 

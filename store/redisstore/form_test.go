@@ -28,7 +28,7 @@ func TestClientsOfOneServerAgreeOnItsKeys(t *testing.T) {
 			for i, by := range clients {
 				setter := opened(t, by, "sem:")
 				id := fmt.Sprint("id", i)
-				if err := setter.SetLimit(t.Context(), id, 1); err != nil {
+				if _, err := setter.ChangeLimit(t.Context(), store.LimitChange{ID: id, Limit: 1}); err != nil {
 					t.Fatalf("%T: %v", by, err)
 				}
 				for j, rdb := range clients {

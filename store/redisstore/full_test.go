@@ -107,7 +107,7 @@ func TestFullServerKeepsAndGivesBack(t *testing.T) {
 				t.Fatalf("revoke: %d, %v", n, err)
 			}
 			held("clear", 0)
-			if err := s.SetLimit(ctx, "limit", 2); err != nil {
+			if _, err := s.ChangeLimit(ctx, store.LimitChange{ID: "limit", Limit: 2}); err != nil {
 				t.Fatal(err)
 			}
 			if n, err := s.Clear(ctx, store.Clear{ID: "limit", TTL: time.Minute}); err != nil || n != 2 {

@@ -50,10 +50,11 @@ func (c *checker) trial(ctx context.Context, id, at string) {
 		t.expect("usage", u.Active == 1, u, err)
 		holders, err := s.Holders(ctx, id)
 		t.expect("holders", len(holders) == 1, holders, err)
-		if err := s.SetLimit(ctx, id, 3); t.expect("set a limit", true, nil, err) {
+		if _, err := s.ChangeLimit(ctx, store.LimitChange{ID: id, Limit: 3}); t.expect("set a limit", true, nil, err) {
 			u, err = s.Usage(ctx, id, 1)
 			t.expect("read a limit", u.Limit == 3, u, err)
-			t.expect("reset a limit", true, nil, s.ResetLimit(ctx, id))
+			_, err = s.ChangeLimit(ctx, store.LimitChange{ID: id, Reset: true})
+			t.expect("reset a limit", true, nil, err)
 		}
 		release("release", 1, false)
 	}

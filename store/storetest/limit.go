@@ -3,6 +3,7 @@ package storetest
 import (
 	"errors"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/ashfaqjani916/gotsem/store"
@@ -29,7 +30,8 @@ var limitTests = []subtest{
 			refused("renewal, "+what, w.st.Renew(w.ctx, []store.Renewal{{ID: r.ID, SlotID: r.SlotID, Weight: r.Weight, Limit: r.Limit, TTL: r.TTL, Register: true}})[0].Err)
 		}
 		if l, ok := w.st.(store.LimitSetter); ok {
-			refused("setting MaxInt", l.SetLimit(w.ctx, w.id, math.MaxInt))
+			_, err := l.ChangeLimit(w.ctx, store.LimitChange{ID: w.id, Limit: math.MaxInt})
+			refused("setting MaxInt", err)
 		}
 		w.stands(0, 0)
 		// What is just within is counted exactly.
@@ -156,15 +158,97 @@ var limitTests = []subtest{
 		for _, slot := range names("a", 4) {
 			w.granted(slot, limit(10))
 		}
-		if err := w.peer.(store.LimitSetter).SetLimit(w.ctx, w.id, 4); err != nil {
+		if _, err := w.peer.(store.LimitSetter).ChangeLimit(w.ctx, store.LimitChange{ID: w.id, Limit: 4}); err != nil {
 			w.Fatal(err)
 		}
 		w.full("b", limit(10))
 		w.waits(1, "c", limit(10))
 	}},
+	{name: "a limit tells who set it, and its version", needs: limiter, test: func(w *world) {
+		if o := w.override(); o != (store.Override{}) {
+			w.Fatalf("nothing is set: %+v", o)
+		}
+		first := w.change(store.LimitChange{Limit: 4, By: "anna, for the \x00 sale"})
+		if first.Limit != 4 || first.Version == 0 || first.By != "anna, for the \x00 sale" || first.Left != 0 {
+			w.Errorf("%+v", first)
+		}
+		second := w.change(store.LimitChange{Limit: 0})
+		if second.Limit != 0 || second.Version <= first.Version || second.By != "" {
+			w.Errorf("%+v after %+v", second, first)
+		}
+		if o := w.override(); o.Version != second.Version || o.Limit != 0 || o.Age < 0 || o.Age > w.unit {
+			w.Errorf("%+v, want %+v", o, second)
+		}
+		if off := w.change(store.LimitChange{Reset: true}); off != (store.Override{}) {
+			w.Errorf("%+v", off)
+		}
+		if third := w.change(store.LimitChange{Limit: 4}); third.Version <= second.Version {
+			w.Errorf("version %d was given twice", third.Version)
+		}
+	}},
+	{name: "a change of another version is refused", needs: limiter, test: func(w *world) {
+		l := w.st.(store.LimitSetter)
+		refused := func(c store.LimitChange, now store.Override) {
+			w.Helper()
+			c.ID, c.OnlyIf = w.id, true
+			var conflict *store.LimitConflict
+			if _, err := l.ChangeLimit(w.ctx, c); !errors.As(err, &conflict) {
+				w.Fatalf("%+v: %v, want a conflict", c, err)
+			}
+			if conflict.ID != w.id || conflict.Want != c.Version || conflict.Now.Version != now.Version || conflict.Now.Limit != now.Limit {
+				w.Errorf("%+v, want it to tell of %+v", conflict, now)
+			}
+		}
+		w.unchanged("a conflict", func() { refused(store.LimitChange{Limit: 7, Version: 12}, store.Override{}) })
+		first := w.change(store.LimitChange{Limit: 3, OnlyIf: true})
+		w.unchanged("a conflict", func() {
+			refused(store.LimitChange{Limit: 9}, first)
+			refused(store.LimitChange{Limit: 9, Version: first.Version - 1}, first)
+			refused(store.LimitChange{Reset: true, Version: first.Version + 1}, first)
+		})
+		second := w.change(store.LimitChange{Limit: 5, OnlyIf: true, Version: first.Version})
+		refused(store.LimitChange{Reset: true, Version: first.Version}, second)
+		w.change(store.LimitChange{Reset: true, OnlyIf: true, Version: second.Version})
+		refused(store.LimitChange{Reset: true, Version: second.Version}, store.Override{})
+	}},
+	{name: "a limit ends by itself", needs: limiter, slow: true, test: func(w *world) {
+		set := w.change(store.LimitChange{Limit: 0, For: 3 * w.unit, By: "a pause"})
+		if set.Left <= w.unit || set.Left > 3*w.unit {
+			w.Errorf("%+v", set)
+		}
+		w.full("a", limit(2))
+		w.full("a", limit(2), bare)
+		w.waits(1, "b", limit(2))
+		w.pass(4 * w.unit)
+		if u := w.usage(2); u.LimitSet || u.Limit != 2 {
+			w.Errorf("%+v after its end", u)
+		}
+		if o := w.override(); o != (store.Override{}) {
+			w.Errorf("%+v after its end", o)
+		}
+		w.comesTo(store.Granted, "b", limit(2))
+		w.granted("c", limit(2), bare)
+		w.change(store.LimitChange{Limit: 1, For: w.unit})
+		w.change(store.LimitChange{Limit: 1}) // without an end
+		w.pass(2 * w.unit)
+		if o := w.override(); o.Limit != 1 || o.Left != 0 {
+			w.Errorf("%+v", o)
+		}
+		w.resetLimit()
+	}},
+	{name: "a change that makes no sense is an error", needs: limiter, test: func(w *world) {
+		w.unchanged("nonsense", func() {
+			for _, c := range []store.LimitChange{{Limit: -1}, {Limit: store.MaxLimit + 1}, {For: -1}, {For: store.MaxTTL + 1}, {For: time.Microsecond}, {By: strings.Repeat("x", store.MaxBy+1)}} {
+				c.ID = w.id
+				if _, err := w.st.(store.LimitSetter).ChangeLimit(w.ctx, c); err == nil {
+					w.Errorf("%+v: no error", c)
+				}
+			}
+		})
+	}},
 	{name: "a negative limit is an error", needs: limiter, test: func(w *world) {
 		w.unchanged("a negative limit", func() {
-			if err := w.st.(store.LimitSetter).SetLimit(w.ctx, w.id, -1); err == nil {
+			if _, err := w.st.(store.LimitSetter).ChangeLimit(w.ctx, store.LimitChange{ID: w.id, Limit: -1}); err == nil {
 				w.Fatal("no error")
 			}
 		})
@@ -175,7 +259,7 @@ var limitTests = []subtest{
 	{name: "odd ids", needs: limiter, test: func(w *world) {
 		l := w.st.(store.LimitSetter)
 		for i, id := range oddIDs {
-			if err := l.SetLimit(w.ctx, id, i+7); err != nil {
+			if _, err := l.ChangeLimit(w.ctx, store.LimitChange{ID: id, Limit: i + 7}); err != nil {
 				w.Fatalf("%.40q: %v", id, err)
 			}
 		}
@@ -183,7 +267,7 @@ var limitTests = []subtest{
 			if u := w.usageOf(w.peer, id, 1); u != (store.Usage{Limit: i + 7, LimitSet: true}) {
 				w.Fatalf("%.40q: %+v; want the limit %d", id, u, i+7)
 			}
-			if err := l.ResetLimit(w.ctx, id); err != nil {
+			if _, err := l.ChangeLimit(w.ctx, store.LimitChange{ID: id, Reset: true}); err != nil {
 				w.Fatalf("%.40q: %v", id, err)
 			}
 		}

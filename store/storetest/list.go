@@ -144,7 +144,7 @@ var listTests = []subtest{
 		w.waits(1, "waits", on("beside a line"))
 		w.waits(1, "only waits", on("only a line"), limit(0))
 		if w.h.has()&limiter != 0 {
-			if err := w.st.(store.LimitSetter).SetLimit(w.ctx, "only a limit", 3); err != nil {
+			if _, err := w.st.(store.LimitSetter).ChangeLimit(w.ctx, store.LimitChange{ID: "only a limit", Limit: 3}); err != nil {
 				w.Fatal(err)
 			}
 		}

@@ -359,8 +359,10 @@ func (w *world) fails(what string, ctx context.Context, want error, id, slot str
 	_, err = w.st.Clear(ctx, store.Clear{ID: id, TTL: w.long})
 	check("clear", err)
 	if l, ok := w.st.(store.LimitSetter); ok {
-		check("set limit", l.SetLimit(ctx, id, 1))
-		check("reset limit", l.ResetLimit(ctx, id))
+		_, err := l.ChangeLimit(ctx, store.LimitChange{ID: id, Limit: 1})
+		check("set limit", err)
+		_, err = l.ChangeLimit(ctx, store.LimitChange{ID: id, Reset: true})
+		check("reset limit", err)
 	}
 	if l, ok := w.st.(store.Lister); ok {
 		_, err := l.Holders(ctx, id)

@@ -369,16 +369,35 @@ func (w *world) stands(active, waiting int) {
 	}
 }
 
+func (w *world) change(c store.LimitChange) store.Override {
+	w.Helper()
+	c.ID = w.id
+	set, err := w.st.(store.LimitSetter).ChangeLimit(w.ctx, c)
+	if err != nil {
+		w.Fatalf("%+v: %v", c, err)
+	}
+	return set
+}
+
+func (w *world) override() store.Override {
+	w.Helper()
+	o, err := w.peer.(store.LimitSetter).LimitOf(w.ctx, w.id)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return o
+}
+
 func (w *world) setLimit(n int) {
 	w.Helper()
-	if err := w.st.(store.LimitSetter).SetLimit(w.ctx, w.id, n); err != nil {
+	if _, err := w.st.(store.LimitSetter).ChangeLimit(w.ctx, store.LimitChange{ID: w.id, Limit: n}); err != nil {
 		w.Fatalf("set limit %d: %v", n, err)
 	}
 }
 
 func (w *world) resetLimit() {
 	w.Helper()
-	if err := w.st.(store.LimitSetter).ResetLimit(w.ctx, w.id); err != nil {
+	if _, err := w.st.(store.LimitSetter).ChangeLimit(w.ctx, store.LimitChange{ID: w.id, Reset: true}); err != nil {
 		w.Fatalf("reset limit: %v", err)
 	}
 }

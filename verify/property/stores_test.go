@@ -292,9 +292,11 @@ func (p *pair) Limit(t *rapid.T) {
 	n := rapid.IntRange(-2, 6).Draw(t, "n")
 	p.both(fmt.Sprint("limit ", n), func(s store.Store, _ int) any {
 		if n < 0 {
-			return s.(store.LimitSetter).ResetLimit(ctx, p.id)
+			_, err := s.(store.LimitSetter).ChangeLimit(ctx, store.LimitChange{ID: p.id, Reset: true})
+			return err
 		}
-		return s.(store.LimitSetter).SetLimit(ctx, p.id, n)
+		_, err := s.(store.LimitSetter).ChangeLimit(ctx, store.LimitChange{ID: p.id, Limit: n})
+		return err
 	})
 }
 

@@ -141,11 +141,11 @@ func (d *dying) Holders(ctx context.Context, id string) ([]store.Holder, error) 
 	return d.Store.Holders(ctx, id)
 }
 
-func (d *dying) SetLimit(ctx context.Context, id string, limit int) error {
+func (d *dying) ChangeLimit(ctx context.Context, c store.LimitChange) (store.Override, error) {
 	if d.dead.Load() {
-		return errDead
+		return store.Override{}, errDead
 	}
-	return d.Store.SetLimit(ctx, id, limit)
+	return d.Store.ChangeLimit(ctx, c)
 }
 
 // The summary tells what happened, and of what could not happen that it did not.
