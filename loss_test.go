@@ -31,6 +31,7 @@ func TestAHolderIsToldWhyItLostItsLease(t *testing.T) {
 				early := l.Context()
 				c.lose(s, st, l)
 				ends(t, l, ErrLeaseLost)
+				synctest.Wait() // it is counted next
 				for _, ctx := range []context.Context{early, l.Context()} {
 					if cause := context.Cause(ctx); !contains(cause.Error(), c.why) || !contains(cause.Error(), `"id"`) {
 						t.Errorf("%v", cause)

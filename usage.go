@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/ashfaqjani916/gotsem/store"
@@ -18,6 +19,7 @@ type Usage struct {
 	Waiting  int           // how many wait in line
 	Line     [4]int        // of the first 1,000 of them, those that are not Default: see WaitingAs
 	NextIn   time.Duration // until the next slot lapses if it is not renewed; 0: none is held
+	HeadAge  time.Duration // for how long the first in line has waited; 0: nobody waits
 }
 
 // WaitingAs is how many of a class are among the first 1,000 in line.
@@ -59,33 +61,98 @@ type Holder struct {
 	Owner  string    // host:pid and label; empty: taken by TryAcquire
 }
 
-// Holders lists who holds slots of id, the oldest first.
+// Holders lists who holds slots of id, the oldest first, and last those of whom it is not
+// known since when. It asks the store once for each thousand. See HoldersPage where there
+// may be too many.
 func (s *Semaphore) Holders(ctx context.Context, id string) ([]Holder, error) {
-	if err := s.sensible(ctx, id, 1); err != nil {
-		return nil, err
+	var all []Holder
+	seen := make(map[string]bool)
+	for after, more := "", true; more; more = after != "" {
+		page, next, err := s.HoldersPage(ctx, id, after, store.MaxPage)
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range page {
+			if !seen[h.SlotID] { // who renewed between two pages is in both
+				seen[h.SlotID] = true
+				all = append(all, h)
+			}
+		}
+		after = next
 	}
-	l, ok := s.opt.Store.(store.Lister)
-	if !ok {
-		return nil, s.cannot("list holders")
-	}
+	slices.SortStableFunc(all, func(a, b Holder) int {
+		switch unknown := a.Since.IsZero(); {
+		case unknown == b.Since.IsZero():
+			return a.Since.Compare(b.Since)
+		case unknown:
+			return 1
+		}
+		return -1
+	})
+	return all, nil
+}
+
+// HoldersPage lists n of those who hold slots of id, 1 to 1,000, those whose slots lapse
+// first coming first. after is empty, or the next that came with the page before; the last
+// page comes with an empty one. Who renews between two pages may be in both. It asks the
+// store once, or twice.
+func (s *Semaphore) HoldersPage(ctx context.Context, id, after string, n int) (page []Holder, next string, err error) {
 	var hs []store.Holder
-	err := s.gate.call(ctx, id, func(ctx context.Context) (err error) {
-		hs, err = l.Holders(ctx, id)
+	err = s.list(ctx, id, func(ctx context.Context, l store.Lister) (err error) {
+		hs, next, err = l.Holders(ctx, id, after, n)
 		return err
 	})
 	now := time.Now()
-	out := make([]Holder, len(hs))
+	page = make([]Holder, len(hs))
 	for i, h := range hs {
-		out[i] = Holder{SlotID: h.SlotID, Weight: h.Weight, Until: now.Add(h.Left), Fence: h.Fence, Owner: h.Owner}
+		page[i] = Holder{SlotID: h.SlotID, Weight: h.Weight, Until: now.Add(h.Left), Fence: h.Fence, Owner: h.Owner}
 		if h.Age > 0 {
-			out[i].Since = now.Add(-h.Age)
+			page[i].Since = now.Add(-h.Age)
+		}
+	}
+	return page, next, err
+}
+
+// Waiter is one who waits in line.
+type Waiter struct {
+	Weight int
+	Class  Class
+	Since  time.Time // by this process's clock; zero: not known
+	Owner  string    // host:pid and label
+}
+
+// Waiters lists the first n of the line of id, 1 to 1,000, in its order.
+func (s *Semaphore) Waiters(ctx context.Context, id string, n int) ([]Waiter, error) {
+	var line []store.Waiter
+	err := s.list(ctx, id, func(ctx context.Context, l store.Lister) (err error) {
+		line, err = l.Waiters(ctx, id, n)
+		return err
+	})
+	now := time.Now()
+	out := make([]Waiter, len(line))
+	for i, w := range line {
+		out[i] = Waiter{Weight: w.Weight, Class: w.Class, Owner: w.Owner}
+		if w.Age > 0 {
+			out[i].Since = now.Add(-w.Age)
 		}
 	}
 	return out, err
 }
 
-// IDs lists the ids that are held at the moment, in no order; one may come twice
-// if the store changes meanwhile. It walks over all that the store keeps, a piece
+// list asks what only a store.Lister knows.
+func (s *Semaphore) list(ctx context.Context, id string, ask func(context.Context, store.Lister) error) error {
+	if err := s.sensible(ctx, id, 1); err != nil {
+		return err
+	}
+	l, ok := s.opt.Store.(store.Lister)
+	if !ok {
+		return s.cannot("list holders and waiters")
+	}
+	return s.gate.call(ctx, id, func(ctx context.Context) error { return ask(ctx, l) })
+}
+
+// IDs lists the ids that are held at the moment, that somebody waits for, or whose limit
+// was set with SetLimit, in no order; one may come twice if the store changes meanwhile. It walks over all that the store keeps, a piece
 // at a time, for as long as ctx allows; each piece takes StoreTimeout at most.
 func (s *Semaphore) IDs(ctx context.Context) iter.Seq2[string, error] {
 	l, ok := s.opt.Store.(store.Lister)

@@ -88,7 +88,7 @@ func (s *telling) Acquire(ctx context.Context, r *store.Request) (store.Decision
 
 func (s *telling) OnWake(wake func(store.Wakeup)) (stop func()) {
 	return s.Store.OnWake(func(w store.Wakeup) {
-		hs, _ := s.Holders(context.Background(), "id")
+		hs, _, _ := s.Holders(context.Background(), "id", "", 10)
 		s.mu.Lock()
 		for _, h := range hs {
 			if h.SlotID == w.SlotID {

@@ -239,9 +239,14 @@ func (c *counted) Usage(ctx context.Context, id string, limit int) (store.Usage,
 	return c.Store.Usage(ctx, id, limit)
 }
 
-func (c *counted) Holders(ctx context.Context, id string) ([]store.Holder, error) {
+func (c *counted) Holders(ctx context.Context, id, after string, n int) ([]store.Holder, string, error) {
 	c.n.Add(1)
-	return c.Store.Holders(ctx, id)
+	return c.Store.Holders(ctx, id, after, n)
+}
+
+func (c *counted) Waiters(ctx context.Context, id string, n int) ([]store.Waiter, error) {
+	c.n.Add(1)
+	return c.Store.Waiters(ctx, id, n)
 }
 
 // TestLookingIsBounded: the store is asked Budget times a second at most however many

@@ -28,6 +28,14 @@ func (c Class) Index() int {
 	return int(c - Sheddable)
 }
 
+// ClassAt is the class with that Index; Default for any other number.
+func ClassAt(index int) Class {
+	if c := Sheddable + Class(index); index >= 0 && c.Known() {
+		return c
+	}
+	return Default
+}
+
 // String returns the class in a word.
 func (c Class) String() string {
 	if !c.Known() {

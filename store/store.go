@@ -330,6 +330,7 @@ type Usage struct {
 	Waiting  int           // how many wait
 	Line     [Classes]int  // of the first 1,000 of them, by Class.Index, those that are not Default
 	NextIn   time.Duration // until the next slot lapses; zero: none is held
+	HeadAge  time.Duration // for how long the first in line has waited; zero: nobody waits, or it is not known
 }
 
 // Waker is a Store that can tell when asking again is worth while.
@@ -354,13 +355,29 @@ type Wakeup struct {
 	PollID uint64 // a Decision.PollID
 }
 
-// Lister is a Store that can list what it keeps.
+// Lister is a Store that can list what it keeps, a page at a time.
 type Lister interface {
-	// Holders lists who holds slots of id, the oldest first, and last those of whom it
-	// is not known since when.
-	Holders(ctx context.Context, id string) ([]Holder, error)
-	// IDs lists the ids that are held, in no order; one may come twice.
+	// Holders lists who holds slots of id, those that lapse first coming first: n of
+	// them at most, 1 to MaxPage. after is empty, or the next that came with the page
+	// before; the last page comes with an empty one. Who renews between two pages may come
+	// twice. Who holds all the while comes.
+	Holders(ctx context.Context, id, after string, n int) (page []Holder, next string, err error)
+	// Waiters lists the first n of the line of id, 1 to MaxPage, in its order.
+	Waiters(ctx context.Context, id string, n int) ([]Waiter, error)
+	// IDs lists the ids that are held, waited for, or have a limit set by hand, in no
+	// order; one may come twice.
 	IDs(ctx context.Context) iter.Seq2[string, error]
+}
+
+// MaxPage is how many a Lister lists at once.
+const MaxPage = 1000
+
+// CheckPage reports a page that is too long, or empty.
+func CheckPage(n int) error {
+	if n < 1 || n > MaxPage {
+		return fmt.Errorf("%w: a page of %d: 1 to %d", ErrConfig, n, MaxPage)
+	}
+	return nil
 }
 
 // Holder is one slot id and what it holds.
@@ -371,6 +388,16 @@ type Holder struct {
 	Owner  string        // as Request.Owner; empty: the slot was taken plain, or it is not known
 	Age    time.Duration // since it was asked for; zero: not known
 	Left   time.Duration // until it lapses
+}
+
+// Waiter is one slot id that waits in line.
+type Waiter struct {
+	SlotID string
+	Weight int
+	Class  Class
+	Owner  string        // as Request.Owner
+	Age    time.Duration // since it was asked for; zero: not known
+	Left   time.Duration // until its place ends, unless it asks again
 }
 
 // LimitSetter is a Store that can keep a limit, which then wins over any that

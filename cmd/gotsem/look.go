@@ -135,9 +135,71 @@ func (c *lsCmd) Run(a *app) error {
 			if c.Pattern != "" {
 				like = " that matches " + printable(string(c.Pattern))
 			}
-			fmt.Fprintf(a.stderr, "gotsem: no id%s is held under the prefix %q\n", like, c.Prefix)
+			fmt.Fprintf(a.stderr, "gotsem: no id%s is held, waited for or limited by hand under the prefix %q\n", like, c.Prefix)
 		}
 		return nil
+	})
+}
+
+type waitersCmd struct {
+	looking
+	ID text `arg:"" help:"What is limited."`
+	N  int  `short:"n" default:"100" help:"How many of the line, from its head on, at most 1000."`
+}
+
+func (*waitersCmd) Help() string {
+	return `The first in line comes first. WAITED is by the server's clock. A caller's place ends 3 seconds after it last asked.`
+}
+
+func (c *waitersCmd) Validate() error {
+	if c.N < 1 || c.N > store.MaxPage {
+		return fmt.Errorf("-n %d: 1 to %d", c.N, store.MaxPage)
+	}
+	return nil
+}
+
+// waitingCaller is one who waits, in JSON.
+type waitingCaller struct {
+	Place  int        `json:"place"`
+	Weight int        `json:"weight"`
+	Class  string     `json:"class"`
+	Since  *time.Time `json:"since"` // null: not known
+	Owner  string     `json:"owner"`
+}
+
+func (c *waitersCmd) Run(a *app) error {
+	return c.do(a, 0, func(ctx context.Context, _ *link, sem *gotsem.Semaphore) error {
+		line, err := sem.Waiters(ctx, string(c.ID), c.N)
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			for i, w := range line {
+				caller := waitingCaller{Place: i + 1, Weight: w.Weight, Class: w.Class.String(), Owner: w.Owner}
+				if !w.Since.IsZero() {
+					since := w.Since.UTC()
+					caller.Since = &since
+				}
+				if err := printJSON(a.stdout, caller); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		if len(line) == 0 {
+			fmt.Fprintf(a.stderr, "gotsem: nobody waits for a slot of %s\n", printable(string(c.ID)))
+			return nil
+		}
+		table := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "PLACE\tWEIGHT\tCLASS\tWAITED\tOWNER")
+		for i, w := range line {
+			waited := "-"
+			if !w.Since.IsZero() {
+				waited = time.Since(w.Since).Round(100 * time.Millisecond).String()
+			}
+			fmt.Fprintf(table, "%d\t%d\t%v\t%s\t%s\n", i+1, w.Weight, w.Class, waited, printable(w.Owner))
+		}
+		return table.Flush()
 	})
 }
 

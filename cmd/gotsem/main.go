@@ -38,6 +38,7 @@ type commands struct {
 	Run        runCmd        `cmd:"" help:"Run a command while holding a slot."`
 	Ls         lsCmd         `cmd:"" help:"List the ids that are held."`
 	Holders    holdersCmd    `cmd:"" help:"List who holds the slots of an id."`
+	Waiters    waitersCmd    `cmd:"" help:"List who waits in line for an id."`
 	Usage      usageCmd      `cmd:"" help:"Show how much of an id is held."`
 	Limit      limitCmd      `cmd:"" help:"Show, set or reset the limit of an id."`
 	Revoke     revokeCmd     `cmd:"" help:"Take one slot away from its holder."`

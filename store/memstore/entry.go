@@ -405,6 +405,7 @@ func (e *entry) join(sh *shard, sl *slot, r *store.Request, now time.Duration) {
 		sl.ticket++
 		at, taken = e.place(sl.ticket)
 	}
+	sl.since = now
 	e.line = slices.Insert(e.line, at, sl)
 	e.ask(sl, now)
 }

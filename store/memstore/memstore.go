@@ -14,6 +14,8 @@ import (
 	"hash/maphash"
 	"iter"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -184,6 +186,9 @@ func (s *Store) Usage(ctx context.Context, id string, limit int) (store.Usage, e
 	e := sh.entry(id)
 	e.settle(sh, now)
 	u := store.Usage{Active: e.active, Limit: e.limitFor(limit), LimitSet: e.set != nil, Waiting: len(e.line), NextIn: e.nextIn(now)}
+	if len(e.line) > 0 {
+		u.HeadAge = now - e.line[0].since
+	}
 	for _, sl := range e.line[:min(len(e.line), 1000)] {
 		if sl.class != store.Default {
 			u.Line[sl.class.Index()]++
@@ -287,22 +292,55 @@ func (s *Store) LimitOf(ctx context.Context, id string) (store.Override, error) 
 	return set, nil
 }
 
-// Holders implements store.Lister.
-func (s *Store) Holders(ctx context.Context, id string) ([]store.Holder, error) {
-	if err := check(ctx, id, "-"); err != nil {
+// Holders implements store.Lister. A page costs as much as there are holders.
+func (s *Store) Holders(ctx context.Context, id, after string, n int) (page []store.Holder, next string, err error) {
+	if err := cmp.Or(check(ctx, id, "-"), store.CheckPage(n)); err != nil {
+		return nil, "", err
+	}
+	from, afterSlot := time.Duration(0), ""
+	if after != "" {
+		at, slot, _ := strings.Cut(after, " ")
+		ns, err := strconv.ParseInt(at, 10, 64)
+		if err != nil {
+			return nil, "", fmt.Errorf("%w: %q is not what a page of holders ended with", store.ErrConfig, after)
+		}
+		from, afterSlot = time.Duration(ns), slot
+	}
+	sh, now := s.lock(id)
+	e := sh.entry(id)
+	e.settle(sh, now)
+	held := make([]slot, 0, len(e.held))
+	for _, sl := range e.held {
+		if cmp.Or(cmp.Compare(sl.until, from), cmp.Compare(sl.id, afterSlot)) > 0 {
+			held = append(held, *sl)
+		}
+	}
+	s.leave(sh, id, e, now)
+	slices.SortFunc(held, func(a, b slot) int { return cmp.Or(cmp.Compare(a.until, b.until), cmp.Compare(a.id, b.id)) })
+	if len(held) > n {
+		held = held[:n]
+		next = fmt.Sprintf("%d %s", held[n-1].until, held[n-1].id)
+	}
+	for _, sl := range held {
+		page = append(page, store.Holder{SlotID: sl.id, Weight: sl.weight, Fence: sl.fence, Owner: sl.owner, Age: now - sl.since, Left: sl.until - now})
+	}
+	return page, next, nil
+}
+
+// Waiters implements store.Lister.
+func (s *Store) Waiters(ctx context.Context, id string, n int) ([]store.Waiter, error) {
+	if err := cmp.Or(check(ctx, id, "-"), store.CheckPage(n)); err != nil {
 		return nil, err
 	}
 	sh, now := s.lock(id)
 	e := sh.entry(id)
 	e.settle(sh, now)
-	out := make([]store.Holder, 0, len(e.held))
-	for _, sl := range e.held {
-		out = append(out, store.Holder{SlotID: sl.id, Weight: sl.weight, Fence: sl.fence, Owner: sl.owner, Age: now - sl.since, Left: sl.until - now})
+	line := e.line[:min(len(e.line), n)]
+	out := make([]store.Waiter, len(line))
+	for i, sl := range line {
+		out[i] = store.Waiter{SlotID: sl.id, Weight: sl.weight, Class: sl.class, Owner: sl.owner, Age: now - sl.since, Left: sl.until - now}
 	}
 	s.leave(sh, id, e, now)
-	slices.SortFunc(out, func(a, b store.Holder) int {
-		return cmp.Or(cmp.Compare(b.Age, a.Age), cmp.Compare(a.Fence, b.Fence))
-	})
 	return out, nil
 }
 
@@ -320,7 +358,7 @@ func (s *Store) IDs(ctx context.Context) iter.Seq2[string, error] {
 			now := time.Since(s.start)
 			ids := make([]string, 0, len(sh.ids))
 			for id, e := range sh.ids {
-				if e.settle(sh, now); len(e.held) > 0 {
+				if e.settle(sh, now); len(e.held) > 0 || len(e.line) > 0 || e.set != nil {
 					ids = append(ids, id)
 				}
 			}

@@ -251,7 +251,7 @@ func TestHoldersTellTheirAge(t *testing.T) {
 		time.Sleep(time.Second)
 		ask(t, s, "id", "b", two, func(r *store.Request) { r.Plain = true })
 		time.Sleep(time.Second)
-		hs, err := s.Holders(context.Background(), "id")
+		hs, _, err := s.Holders(context.Background(), "id", "", 10)
 		if err != nil || len(hs) != 2 {
 			t.Fatal(hs, err)
 		}
@@ -377,10 +377,11 @@ func TestQuestionsLeaveNothing(t *testing.T) {
 	release(t, s, "c", "x")
 	_, errUsage := s.Usage(ctx, "d", 1)
 	_, errClear := s.Clear(ctx, store.Clear{ID: "e"})
-	_, errHolders := s.Holders(ctx, "f")
+	_, _, errHolders := s.Holders(ctx, "f", "", 1)
+	_, errWaiters := s.Waiters(ctx, "f", 1)
 	_, errReset := s.ChangeLimit(ctx, store.LimitChange{ID: "g", Reset: true})
 	renewed := s.Renew(ctx, []store.Renewal{{ID: "h", SlotID: "x", TTL: time.Second, Weight: 1}})[0]
-	if err := errors.Join(errUsage, errClear, errHolders, errReset, renewed.Err); err != nil {
+	if err := errors.Join(errUsage, errClear, errHolders, errWaiters, errReset, renewed.Err); err != nil {
 		t.Fatal(err)
 	}
 	if ids, armed := kept(s); ids != 0 || armed != 0 {

@@ -264,13 +264,18 @@ func against(t *testing.T, script []byte) {
 			t.Fatal(err)
 		}
 		m.settle(now)
+		if u.HeadAge < 0 || u.HeadAge > 0 && len(m.line) == 0 {
+			t.Fatalf("%d: after %s: the first of %d in line has waited %v", len(did), what, len(m.line), u.HeadAge)
+		}
+		u.HeadAge = 0
 		if want := (store.Usage{Active: m.active(), Limit: m.limitFor(3), LimitSet: m.set, Waiting: len(m.line), NextIn: m.nextIn(now)}); u != want {
 			t.Fatalf("%d: after %s:\n got %+v\nwant %+v\n%q", len(did), what, u, want, did)
 		}
-		hs, err := s.Holders(ctx, "id")
+		hs, _, err := s.Holders(ctx, "id", "", store.MaxPage)
 		if err != nil || len(hs) != len(m.held) {
 			t.Fatalf("%d: after %s: holders %+v, %v; want %+v\n%q", len(did), what, hs, err, m.held, did)
 		}
+		slices.SortFunc(hs, func(a, b store.Holder) int { return cmp.Or(cmp.Compare(b.Age, a.Age), cmp.Compare(a.Fence, b.Fence)) })
 		for _, h := range hs { // in the order of their grants
 			if h.Fence == 0 || fences[h.Fence] == h.SlotID {
 				continue

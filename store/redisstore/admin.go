@@ -15,14 +15,18 @@ const yes, no = "1", "0"
 
 // Usage implements store.Store.
 func (s *Store) Usage(ctx context.Context, id string, limit int) (store.Usage, error) {
-	reply, err := s.run(ctx, usageScript, id, 0, limit, no)
+	reply, err := s.run(ctx, usageScript, id, 0, limit)
 	if err != nil {
 		return store.Usage{}, err
 	}
 	u := store.Usage{Active: integer(reply, 1), Limit: integer(reply, 2), LimitSet: integer(reply, 3) == 1, Waiting: integer(reply, 4), NextIn: ms(int64(integer(reply, 5)))}
-	if len(reply) > 6 {
+	if len(reply) > 7 {
 		text, _ := reply[6].(string)
 		_, _ = fmt.Sscan(text, &u.Line[0], &u.Line[1], &u.Line[2], &u.Line[3])
+		head, _ := reply[7].(string)
+		if _, since, ok := readStamp(head); ok {
+			u.HeadAge = ms(max(replyTime(reply)-since, 1))
+		}
 	}
 	return u, nil
 }
@@ -100,7 +104,7 @@ func override(reply []any) (o store.Override) {
 	return o
 }
 
-// Peers implements// Peers implements store.PeerCounter.
+// Peers implements store.PeerCounter.
 func (s *Store) Peers(ctx context.Context, ttl time.Duration) (int, error) {
 	if s.bad != nil {
 		return 0, s.bad

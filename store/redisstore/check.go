@@ -19,7 +19,7 @@ var (
 	Commands = []string{
 		"evalsha", "eval", "time", "exists", "info", "ping", "client|setinfo", "hello",
 		"zadd", "zrem", "zcount", "zcard", "zscore", "zmscore", "zrange", "zrank", "zremrangebyscore",
-		"hget", "hset", "hmget", "hdel", "hlen", "hgetall", "hincrby",
+		"hget", "hset", "hmget", "hdel", "hlen", "hgetall",
 		"del", "pexpireat", "pexpiretime", "publish", "subscribe", "unsubscribe", "scan",
 	}
 	ClusterCommands = []string{"cluster|slots", "cluster|shards", "command", "ssubscribe", "sunsubscribe", "spublish", "readonly"}
@@ -239,7 +239,7 @@ func dryRun(name, prefix string) []any {
 		"subscribe": {"gotsem:wake:x"}, "unsubscribe": {"gotsem:wake:x"}, "ssubscribe": {"gotsem:{x}:wake:x"}, "sunsubscribe": {"gotsem:{x}:wake:x"},
 		"zadd": {key, 1, "x"}, "zrem": {key, "x"}, "zcount": {key, 1, 2}, "zscore": {key, "x"}, "zmscore": {key, "x"}, "zrange": {key, 0, 1},
 		"zrank": {key, "x"}, "zremrangebyscore": {key, 1, 2}, "hget": {key, "x"}, "hset": {key, "x", 1}, "hmget": {key, "x"}, "hdel": {key, "x"},
-		"hincrby": {key, "x", 1}, "pexpireat": {key, 1}, "cluster|slots": {}, "cluster|shards": {},
+		"pexpireat": {key, 1}, "cluster|slots": {}, "cluster|shards": {},
 	}
 	if a, ok := more[name]; ok {
 		return append(args, a...)

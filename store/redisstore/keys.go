@@ -60,6 +60,22 @@ func keysOf(prefix, id string) (k keys) {
 	return k
 }
 
+// baseOf returns of which prefix+id key is M ('m'), Q ('q') or L ('l'); 0: of none.
+func baseOf(key string) (base string, kind byte) {
+	rest, ours := strings.CutPrefix(key, "gotsem:{")
+	tag, rest, found := strings.Cut(rest, "}:")
+	if !ours || !found || rest == "" {
+		return "", 0
+	}
+	switch kind := rest[0]; {
+	case len(rest) == 1:
+		return tag, kind
+	case rest[1] == ':' && kind != 'e':
+		return rest[2:], kind
+	}
+	return "", 0
+}
+
 // probe is the key that a probe tries.
 func (k keys) probe() string {
 	at := strings.Index(k.m, "}:m") // T contains no "}"

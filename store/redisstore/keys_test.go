@@ -53,6 +53,11 @@ func FuzzKeys(f *testing.F) {
 				}
 				names[key] = what
 			}
+			for kind, key := range map[byte]string{'m': k.m, 'q': k.q, 'l': k.l} {
+				if base, got := baseOf(key); base != k.s || got != kind {
+					t.Errorf("%q is read as %c of %q, and is %c of %q", key, got, base, kind, k.s)
+				}
+			}
 			if int(k.slot) != slot || redistest.Slot(markerKey(prefix, true, k.slot)) != slot {
 				t.Errorf("%q: slot %d, marker %q, want slot %d", id, k.slot, markerKey(prefix, true, k.slot), slot)
 			}

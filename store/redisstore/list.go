@@ -1,11 +1,11 @@
 package redisstore
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"iter"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -17,40 +17,96 @@ import (
 
 // Holders implements store.Lister. Of a lease of weight 1 no fence is kept, and its age is
 // since it was asked for.
-func (s *Store) Holders(ctx context.Context, id string) ([]store.Holder, error) {
-	reply, err := s.run(ctx, usageScript, id, 0, 0, yes)
-	if err != nil {
-		return nil, err
-	}
-	now := int64(max(integer(reply, 0), -integer(reply, 0)) / callNumbers)
+func (s *Store) Holders(ctx context.Context, id, after string, n int) (page []store.Holder, next string, err error) {
 	var owners map[string]string
-	var out []store.Holder
-	for at := 7; at+2 < len(reply); at += 3 {
-		slotID, _ := reply[at].(string)
-		record, _ := reply[at+2].(string)
-		h := store.Holder{SlotID: slotID, Weight: 1, Left: ms(int64(integer(reply, at+1)))}
-		if f := strings.SplitN(record, " ", 6); len(f) == 6 && (f[0] == "h" || f[0] == "g") {
-			var since int64
-			_, _ = fmt.Sscan(f[1], &h.Weight)
-			_, _ = fmt.Sscan(f[2], &h.Fence)
-			_, _ = fmt.Sscan(f[3], &since)
-			h.Age, h.Owner = ms(now-since), f[5]
-		} else if token, since, ok := readStamp(slotID); ok {
+	next, err = s.list(ctx, id, "held", after, n, func(l listed) error {
+		h := store.Holder{SlotID: l.slot, Weight: 1, Left: ms(l.score - l.now)}
+		if f := strings.SplitN(l.record, " ", 6); len(f) == 6 && (f[0] == "h" || f[0] == "g") {
+			h.Weight, _ = strconv.Atoi(f[1])
+			h.Fence, _ = strconv.ParseUint(f[2], 10, 64)
+			since, _ := strconv.ParseInt(f[3], 10, 64)
+			h.Age, h.Owner = ms(l.now-since), f[5]
+		} else if token, since, ok := readStamp(l.slot); ok {
 			if owners == nil {
 				if owners, err = s.owners(ctx); err != nil {
-					return nil, err
+					return err
 				}
 			}
-			h.Age, h.Owner = ms(max(now-since, 1)), owners[token]
+			h.Age, h.Owner = ms(max(l.now-since, 1)), owners[token]
 		}
-		out = append(out, h)
-	}
-	sortHolders(out)
-	return out, nil
+		page = append(page, h)
+		return nil
+	})
+	return page, next, err
 }
 
-// IDs implements store.Lister. It scans the whole keyspace of each master, a
-// thousand keys at a time.
+// Waiters implements store.Lister.
+func (s *Store) Waiters(ctx context.Context, id string, n int) (line []store.Waiter, err error) {
+	_, err = s.list(ctx, id, "line", "", n, func(l listed) error {
+		w := store.Waiter{SlotID: l.slot, Weight: 1}
+		if f := strings.SplitN(l.record, " ", 6); len(f) == 6 && f[0] == "w" {
+			until, _ := strconv.ParseInt(f[1], 10, 64)
+			w.Weight, _ = strconv.Atoi(f[2])
+			w.Left, w.Owner = ms(max(until-l.now, 0)), f[5]
+			if _, class, ok := strings.Cut(f[4], "/"); ok {
+				at, _ := strconv.Atoi(class)
+				w.Class = store.ClassAt(at - 1)
+			}
+		}
+		if _, since, ok := readStamp(l.slot); ok {
+			w.Age = ms(max(l.now-since, 1))
+		}
+		line = append(line, w)
+		return nil
+	})
+	return line, err
+}
+
+// listed is one slot id of a page: score is when it lapses, or its ticket.
+type listed struct {
+	slot, record string
+	score, now   int64
+}
+
+// list yields a page of the holders ("held"), or of those in line ("line").
+func (s *Store) list(ctx context.Context, id, what, after string, n int, yield func(listed) error) (next string, err error) {
+	if err := store.CheckPage(n); err != nil {
+		return "", err
+	}
+	score, slot, ok := strings.Cut(after, " ")
+	if _, err := strconv.ParseInt(score, 10, 64); after != "" && (err != nil || !ok) {
+		return "", fmt.Errorf("%w: %q is not what a page ended with", store.ErrConfig, after)
+	}
+	reply, err := s.run(ctx, listScript, id, 0, what, n, score, slot)
+	if err != nil {
+		return "", err
+	}
+	now, last := replyTime(reply), ""
+	for at := 2; at+2 < len(reply); at += 3 {
+		l := listed{now: now}
+		score, _ := reply[at+1].(string)
+		l.score, _ = strconv.ParseInt(score, 10, 64)
+		l.slot, _ = reply[at].(string)
+		l.record, _ = reply[at+2].(string)
+		if err := yield(l); err != nil {
+			return "", err
+		}
+		last = fmt.Sprintf("%d %s", l.score, l.slot)
+	}
+	if integer(reply, 1) == 0 {
+		last = ""
+	}
+	return last, nil
+}
+
+// replyTime is the server's time in ms with which a reply begins.
+func replyTime(reply []any) int64 {
+	return int64(max(integer(reply, 0), -integer(reply, 0)) / callNumbers)
+}
+
+// IDs implements store.Lister. It scans the whole keyspace of each master twice, a
+// thousand keys at a time: for what is held, and for what is not held but waited for or
+// limited by hand.
 func (s *Store) IDs(ctx context.Context) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		if s.bad != nil {
@@ -58,9 +114,13 @@ func (s *Store) IDs(ctx context.Context) iter.Seq2[string, error] {
 			return
 		}
 		nodes, err := page(ctx, s.client, s.masters)
-		for at := 0; err == nil && at < len(nodes); at++ {
+		for at := 0; err == nil && at < 2*len(nodes); at++ {
+			scan := s.scanHeld
+			if at%2 == 1 {
+				scan = s.scanRest
+			}
 			more := true
-			if more, err = s.scan(ctx, nodes[at], yield); !more {
+			if more, err = s.scan(ctx, nodes[at/2], scan, yield); !more {
 				return
 			}
 		}
@@ -106,17 +166,13 @@ func (s *Store) masters(ctx context.Context) (nodes []redis.Cmdable, err error) 
 }
 
 // scan yields the ids that node keeps; more is false if yield wants no more.
-func (s *Store) scan(ctx context.Context, node redis.Cmdable, yield func(string, error) bool) (more bool, err error) {
+func (s *Store) scan(ctx context.Context, node redis.Cmdable, next scanPage, yield func(string, error) bool) (more bool, err error) {
 	cursor := uint64(0)
 	for {
 		ids, err := page(ctx, s.client, func(ctx context.Context) ([]string, error) {
-			keys, next, err := node.ScanType(ctx, cursor, globEscape(s.prefix)+"*", 1000, "zset").Result()
-			if err != nil {
-				return nil, err
-			}
-			ids, err := s.held(ctx, node, keys)
+			ids, at, err := next(ctx, node, cursor)
 			if err == nil { // what was left behind does not come here
-				cursor = next
+				cursor = at
 			}
 			return ids, err
 		})
@@ -134,13 +190,45 @@ func (s *Store) scan(ctx context.Context, node redis.Cmdable, yield func(string,
 	}
 }
 
-// held returns the ids of those keys that somebody holds at the moment: a key
-// outlives its last slot a little.
-func (s *Store) held(ctx context.Context, node redis.Cmdable, page []string) (ids []string, err error) {
-	keys := slices.DeleteFunc(page, func(key string) bool {
-		return len(key) == len(s.prefix) || strings.HasPrefix(key, "gotsem:")
-	})
-	if len(keys) == 0 {
+// scanPage returns the ids of a page of the keyspace, and the cursor of the next.
+type scanPage func(ctx context.Context, node redis.Cmdable, cursor uint64) (ids []string, next uint64, err error)
+
+// scanHeld looks for holders.
+func (s *Store) scanHeld(ctx context.Context, node redis.Cmdable, cursor uint64) (ids []string, next uint64, err error) {
+	keys, next, err := node.ScanType(ctx, cursor, globEscape(s.prefix)+"*", 1000, "zset").Result()
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, key := range keys {
+		if len(key) > len(s.prefix) && !strings.HasPrefix(key, "gotsem:") {
+			ids = append(ids, key[len(s.prefix):])
+		}
+	}
+	ids, err = s.held(ctx, node, ids, true)
+	return ids, next, err
+}
+
+// scanRest looks for lines and limits set by hand, of ids that nobody holds.
+func (s *Store) scanRest(ctx context.Context, node redis.Cmdable, cursor uint64) (ids []string, next uint64, err error) {
+	keys, next, err := node.Scan(ctx, cursor, "gotsem:{*", 1000).Result()
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, key := range keys {
+		base, kind := baseOf(key)
+		id, ours := strings.CutPrefix(base, s.prefix)
+		if ours && id != "" && (kind == 'q' || kind == 'l') && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	ids, err = s.held(ctx, node, ids, false)
+	return ids, next, err
+}
+
+// held returns those of ids that somebody holds at the moment, or those that nobody does:
+// a key outlives its last slot a little.
+func (s *Store) held(ctx context.Context, node redis.Cmdable, ids []string, want bool) ([]string, error) {
+	if len(ids) == 0 {
 		return nil, nil
 	}
 	now, err := node.Time(ctx).Result()
@@ -148,29 +236,25 @@ func (s *Store) held(ctx context.Context, node redis.Cmdable, page []string) (id
 		return nil, err
 	}
 	pipe := node.Pipeline()
-	counts := make([]*redis.IntCmd, len(keys))
-	for i, key := range keys {
-		counts[i] = pipe.ZCount(ctx, key, fmt.Sprintf("(%d", now.UnixMilli()), "+inf")
+	counts := make([]*redis.IntCmd, len(ids))
+	for i, id := range ids {
+		counts[i] = pipe.ZCount(ctx, s.prefix+id, fmt.Sprintf("(%d", now.UnixMilli()), "+inf")
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return nil, err
 	}
-	for i, key := range keys {
-		if counts[i].Val() > 0 {
-			ids = append(ids, key[len(s.prefix):])
+	some := ids[:0]
+	for i, id := range ids {
+		if (counts[i].Val() > 0) == want {
+			some = append(some, id)
 		}
 	}
-	return ids, nil
+	return some, nil
 }
 
 // globEscape has SCAN take a prefix as it is.
 func globEscape(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(s)
-}
-
-// sortHolders puts the oldest first; slots of which nothing is known come last.
-func sortHolders(hs []store.Holder) {
-	slices.SortStableFunc(hs, func(a, b store.Holder) int { return cmp.Compare(b.Age, a.Age) })
 }
 
 // The slot id of a lease begins with a stamp: the token of the store that asked, and when

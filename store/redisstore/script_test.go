@@ -60,7 +60,8 @@ func TestScriptsRunConstantCommands(t *testing.T) {
 	called := regexp.MustCompile(`(?:redis\.p?call|\bcall)\(\s*([^,)]*)`)
 	constant := regexp.MustCompile(`^'[A-Z]+'$`)
 	for _, sc := range []*script{
-		acquireScript, plainScript, renewScript, releaseScript, usageScript, clearScript, limitScript, peersScript,
+		acquireScript, jointScript, plainScript, renewScript, releaseScript, usageScript, listScript, clearScript,
+		limitScript, peersScript, probeScript, aloneScript, lookScript, graceScript,
 	} {
 		var code strings.Builder
 		for line := range strings.Lines(sc.text) {
@@ -185,7 +186,7 @@ func exercise(ctx context.Context, one, two *Store, id string) (err error) {
 	u, e := one.Usage(ctx, id, 2)
 	err = errors.Join(err, e)
 	want("usage", u.Active, 2)
-	hs, e := one.Holders(ctx, id)
+	hs, _, e := one.Holders(ctx, id, "", store.MaxPage)
 	err = errors.Join(err, e)
 	want("holders", len(hs), 2)
 	err = errors.Join(err, changed(one.ChangeLimit(ctx, store.LimitChange{ID: id, Limit: 3})))
@@ -232,7 +233,7 @@ func TestHostileText(t *testing.T) {
 			t.Errorf("slot id %q: %v, %v", id, d, err)
 		}
 	}
-	hs, err := one.Holders(t.Context(), "id")
+	hs, _, err := one.Holders(t.Context(), "id", "", store.MaxPage)
 	if err != nil || len(hs) != 9 {
 		t.Errorf("%d holders, %v, want 9", len(hs), err)
 	}

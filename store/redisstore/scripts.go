@@ -75,6 +75,8 @@ var (
 	releaseText string
 	//go:embed scripts/usage.lua
 	usageText string
+	//go:embed scripts/list.lua
+	listText string
 	//go:embed scripts/clear.lua
 	clearText string
 	//go:embed scripts/limit.lua
@@ -96,6 +98,7 @@ var (
 	renewScript   = newScript("renew", renewText)
 	releaseScript = newScript("release", releaseText)
 	usageScript   = newScript("usage", usageText)
+	listScript    = newScript("list", listText)
 	clearScript   = newScript("clear", clearText)
 	limitScript   = newScript("limit", limitText)
 	peersScript   = newScript("peers", peersText)

@@ -42,13 +42,15 @@ func (c *checker) trial(ctx context.Context, id, at string) {
 	if t.expect("acquire", d.Outcome == store.Granted, d, err) {
 		d, err = s.Acquire(ctx, request(2))
 		if t.expect("wait in line", d.Outcome == store.Waiting, d, err) {
+			line, err := s.Waiters(ctx, id, 10)
+			t.expect("waiters", len(line) == 1, line, err)
 			release("leave the line", 2, false)
 		}
 		renewed := s.Renew(ctx, []store.Renewal{{ID: id, SlotID: slot(1), TTL: trialTTL, Weight: 1, Limit: 1, Fence: d.Fence, Trust: time.Second}})
 		t.expect("renew", true, renewed, renewed[0].Err)
 		u, err := s.Usage(ctx, id, 1)
 		t.expect("usage", u.Active == 1, u, err)
-		holders, err := s.Holders(ctx, id)
+		holders, _, err := s.Holders(ctx, id, "", 10)
 		t.expect("holders", len(holders) == 1, holders, err)
 		if _, err := s.ChangeLimit(ctx, store.LimitChange{ID: id, Limit: 3}); t.expect("set a limit", true, nil, err) {
 			u, err = s.Usage(ctx, id, 1)

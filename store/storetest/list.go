@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -11,11 +12,11 @@ import (
 )
 
 var listTests = []subtest{
-	{name: "holders, in the order of their grants", needs: lister, slow: true, test: func(w *world) {
+	{name: "holders, in the order in which they lapse", needs: lister, slow: true, test: func(w *world) {
 		l := w.peer.(store.Lister)
 		holders := func() []store.Holder {
 			w.Helper()
-			hs, err := l.Holders(w.ctx, w.id)
+			hs, _, err := l.Holders(w.ctx, w.id, "", store.MaxPage)
 			if err != nil {
 				w.Fatal(err)
 			}
@@ -36,11 +37,11 @@ var listTests = []subtest{
 		w.waits(1, "waits", limit(9), weight(9), owner("nine:9"))
 		w.pass(w.unit)
 		want := []store.Holder{
-			{SlotID: z, Weight: 1, Fence: a.Fence, Owner: "one:1"},
 			{SlotID: "y", Weight: 3, Fence: b.Fence, Owner: "two:2 a label"},
+			{SlotID: z, Weight: 1, Fence: a.Fence, Owner: "one:1"},
 			{SlotID: "x", Weight: 2, Fence: c.Fence, Owner: ""},
 		}
-		ttls := []time.Duration{w.long, w.long / 2, 2 * w.long}
+		ttls := []time.Duration{w.long / 2, w.long, 2 * w.long}
 		hs := holders()
 		if len(hs) != len(want) {
 			w.Fatalf("holders %+v\nwant %+v, and not the lapsed %d", hs, want, gone.Fence)
@@ -63,8 +64,87 @@ var listTests = []subtest{
 			}
 		}
 		w.renew(z, store.Renewed, func(r *store.Renewal) { r.TTL = 3 * w.long; r.Owner = "one:1" })
-		if hs := holders(); hs[0].SlotID != z || hs[0].Fence != a.Fence && hs[0].Fence != 0 || hs[0].Left < 2*w.long {
-			w.Errorf("renewed: %+v", hs[0])
+		if last := holders()[2]; last.SlotID != z || last.Fence != a.Fence && last.Fence != 0 || last.Left < 2*w.long {
+			w.Errorf("renewed: %+v", last)
+		}
+	}},
+	{name: "holders, a page at a time", needs: lister, test: func(w *world) {
+		l, want := w.peer.(store.Lister), make(map[string]bool)
+		for i := range 25 { // a few lapse in the same ms
+			slot := fmt.Sprintf("s%02d", i)
+			want[slot] = true
+			w.granted(slot, limit(100), ttl(w.long), []wish{bare, weight(2)}[i%2])
+		}
+		seen := make(map[string]int)
+		pages, left := 0, time.Duration(0)
+		for after, more := "", true; more; more = after != "" {
+			page, next, err := l.Holders(w.ctx, w.id, after, 4)
+			if pages++; err != nil || len(page) > 4 || len(page) == 0 || pages > 25 {
+				w.Fatalf("page %d after %q: %d of 4, %v", pages, after, len(page), err)
+			}
+			for _, h := range page {
+				if seen[h.SlotID]++; h.Left < left-time.Second {
+					w.Errorf("%q lapses in %v, behind one that lapses in %v", h.SlotID, h.Left, left)
+				}
+				left = h.Left
+			}
+			switch after = next; pages {
+			case 2: // one that has come, and one that has not, move to the end
+				w.renew(page[0].SlotID, store.Renewed, func(r *store.Renewal) { r.TTL = 2 * w.long })
+				w.renew("s20", store.Renewed, func(r *store.Renewal) { r.TTL = 2 * w.long })
+			case 3: // the last of the page goes: the next one begins where it was
+				w.release(page[len(page)-1].SlotID, true)
+			}
+		}
+		for slot := range want {
+			if seen[slot] == 0 {
+				w.Errorf("%q holds all the while, and came in none of %d pages: %v", slot, pages, seen)
+			}
+		}
+		for _, n := range []int{0, -1, store.MaxPage + 1} {
+			if _, _, err := l.Holders(w.ctx, w.id, "", n); !errors.Is(err, store.ErrConfig) {
+				w.Errorf("a page of %d: %v", n, err)
+			}
+			if _, err := l.Waiters(w.ctx, w.id, n); !errors.Is(err, store.ErrConfig) {
+				w.Errorf("%d of the line: %v", n, err)
+			}
+		}
+		if _, _, err := l.Holders(w.ctx, w.id, "no cursor", 4); !errors.Is(err, store.ErrConfig) {
+			w.Errorf("a cursor that no page came with: %v", err)
+		}
+	}},
+	{name: "who waits, and for how long", needs: lister, test: func(w *world) {
+		l := w.peer.(store.Lister)
+		if line, err := l.Waiters(w.ctx, w.id, 10); err != nil || len(line) != 0 {
+			w.Fatalf("nobody waits: %+v, %v", line, err)
+		}
+		w.granted("a", limit(2), weight(2))
+		first, second := w.stamped("b"), w.stamped("c")
+		w.waits(1, first, limit(2), owner("one:1 a label"))
+		w.waits(2, second, limit(2), weight(2), ofClass(store.Batch), owner("two:2"))
+		w.pass(w.unit / 8)
+		line, err := l.Waiters(w.ctx, w.id, 10)
+		if err != nil || len(line) != 2 {
+			w.Fatalf("%+v, %v", line, err)
+		}
+		for i, got := range line {
+			if got.Left <= 0 || got.Left > store.Life {
+				w.Errorf("the place of %q ends in %v", got.SlotID, got.Left)
+			}
+			if got.Age <= 0 || got.Age > time.Minute {
+				w.Errorf("%q has waited %v", got.SlotID, got.Age)
+			}
+			line[i].Left, line[i].Age = 0, 0
+		}
+		want := []store.Waiter{{SlotID: first, Weight: 1, Owner: "one:1 a label"}, {SlotID: second, Weight: 2, Class: store.Batch, Owner: "two:2"}}
+		if !slices.Equal(line, want) {
+			w.Errorf("in line are %+v\nwant %+v", line, want)
+		}
+		if line, err := l.Waiters(w.ctx, w.id, 1); err != nil || len(line) != 1 || line[0].SlotID != first {
+			w.Errorf("the first of the line: %+v, %v", line, err)
+		}
+		if u := w.usage(2); u.HeadAge <= 0 || u.HeadAge > time.Minute {
+			w.Errorf("the first in line has waited %v", u.HeadAge)
 		}
 	}},
 	{name: "a holder who waited", needs: lister, test: func(w *world) {
@@ -73,7 +153,7 @@ var listTests = []subtest{
 		w.waits(1, slot, owner("who:1"), weight(1))
 		w.release("a", true)
 		b := w.granted(slot, owner("who:1"))
-		hs, err := w.st.(store.Lister).Holders(w.ctx, w.id)
+		hs, _, err := w.st.(store.Lister).Holders(w.ctx, w.id, "", store.MaxPage)
 		if err != nil || len(hs) != 1 {
 			w.Fatalf("%+v, %v", hs, err)
 		}
@@ -91,7 +171,7 @@ var listTests = []subtest{
 	{name: "a bare holder", needs: lister, test: func(w *world) {
 		w.granted("a", limit(2), bare, ttl(w.long))
 		w.granted("b", limit(2))
-		hs, err := w.st.(store.Lister).Holders(w.ctx, w.id)
+		hs, _, err := w.st.(store.Lister).Holders(w.ctx, w.id, "", store.MaxPage)
 		if err != nil || len(hs) != 2 {
 			w.Fatalf("%+v, %v", hs, err)
 		}
@@ -103,12 +183,12 @@ var listTests = []subtest{
 	}},
 	{name: "registered holders", needs: lister, test: func(w *world) {
 		w.renew("a", store.Restored, func(r *store.Renewal) { r.Register, r.Trust, r.Weight, r.Owner = true, w.long, 3, "who:1" })
-		hs, err := w.st.(store.Lister).Holders(w.ctx, w.id)
+		hs, _, err := w.st.(store.Lister).Holders(w.ctx, w.id, "", store.MaxPage)
 		if err != nil || len(hs) != 1 || hs[0].SlotID != "a" || hs[0].Weight != 3 || hs[0].Owner != "who:1" {
 			w.Fatalf("%+v, %v", hs, err)
 		}
 	}},
-	{name: "ids that are held", needs: lister, slow: true, test: func(w *world) {
+	{name: "ids that are held, waited for or limited", needs: lister, slow: true, test: func(w *world) {
 		l := w.peer.(store.Lister)
 		if w.h.NoIDs != "" {
 			for id, err := range l.IDs(w.ctx) {
@@ -149,7 +229,11 @@ var listTests = []subtest{
 			}
 		}
 		w.pass(w.unit)
-		want := append(slices.Clone(oddIDs), "beside a line")
+		w.waits(1, "only waits", on("only a line"), limit(0)) // its place would end
+		want := append(slices.Clone(oddIDs), "beside a line", "only a line")
+		if w.h.has()&limiter != 0 {
+			want = append(want, "only a limit")
+		}
 		slices.Sort(want)
 		if got := ids(); !slices.Equal(got, want) {
 			w.Fatalf("ids %q\nwant %q", got, want)

@@ -365,7 +365,7 @@ func (w *world) fails(what string, ctx context.Context, want error, id, slot str
 		check("reset limit", err)
 	}
 	if l, ok := w.st.(store.Lister); ok {
-		_, err := l.Holders(ctx, id)
+		_, _, err := l.Holders(ctx, id, "", 1)
 		check("holders", err)
 	}
 }
@@ -689,7 +689,7 @@ var usageTests = []subtest{
 		if u.NextIn > 3*time.Minute || u.NextIn < 2*time.Minute {
 			w.Errorf("the next slot lapses in 3m, not in %v", u.NextIn)
 		}
-		if u.NextIn = 0; u != (store.Usage{Active: 5, Limit: 7, Waiting: 1}) {
+		if u.NextIn, u.HeadAge = 0, 0; u != (store.Usage{Active: 5, Limit: 7, Waiting: 1}) {
 			w.Errorf("5 held, 1 waiting, and the limit asked with is 7: %+v", u)
 		}
 	}},

@@ -316,12 +316,12 @@ func (p *pair) Check(*rapid.T) {
 			if err != nil {
 				return err
 			}
-			u.NextIn = 0
+			u.NextIn, u.HeadAge = 0, 0
 			return u
 		})
 	}
 	p.both("holders", func(s store.Store, which int) any {
-		hs, err := s.(store.Lister).Holders(ctx, p.id)
+		hs, _, err := s.(store.Lister).Holders(ctx, p.id, "", store.MaxPage)
 		if err != nil {
 			return err
 		}

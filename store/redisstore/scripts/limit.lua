@@ -24,12 +24,9 @@ elseif done and what == 'set' then
 	call('ZREM', K[1], '') -- see touch
 	mark(lasts > 0 and lasts or 1e15)
 	n, version, at, ends, who = limit, string.format('%.0f', above()), now, lasts > 0 and now + lasts or 0, by
+	call('DEL', K[4]) -- its end too
 	call('HSET', K[4], 'n', n, 'v', version, 'at', nows, 'until', string.format('%.0f', ends), 'by', who)
-	if lasts > 0 then
-		call('PEXPIRE', K[4], lasts) -- what ends a pause, whoever set it
-	else
-		call('PERSIST', K[4])
-	end
+	if lasts > 0 then call('PEXPIREAT', K[4], string.format('%.0f', ends)) end -- what ends a pause, whoever set it
 end
 if done and what ~= 'look' then
 	fetch(1)

@@ -134,11 +134,11 @@ func (d *dying) Usage(ctx context.Context, id string, limit int) (store.Usage, e
 	return d.Store.Usage(ctx, id, limit)
 }
 
-func (d *dying) Holders(ctx context.Context, id string) ([]store.Holder, error) {
+func (d *dying) Holders(ctx context.Context, id, after string, n int) ([]store.Holder, string, error) {
 	if d.dead.Load() {
-		return nil, errDead
+		return nil, "", errDead
 	}
-	return d.Store.Holders(ctx, id)
+	return d.Store.Holders(ctx, id, after, n)
 }
 
 func (d *dying) ChangeLimit(ctx context.Context, c store.LimitChange) (store.Override, error) {
