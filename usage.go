@@ -113,6 +113,64 @@ func (s *Semaphore) HoldersPage(ctx context.Context, id, after string, n int) (p
 	return page, next, err
 }
 
+// State is how the store does.
+type State struct {
+	Processes []Process     // that have taken leases of late, the first 1,000; of the memory store this one
+	Losses    int           // how often the server that keeps the id was found to have lost its memory
+	LastLoss  time.Time     // when that was last found, by this process's clock; zero: it never was
+	Grace     time.Duration // for how long that server grants nothing, so that holders can come forward
+}
+
+// Process is one that shares the store.
+type Process struct {
+	Owner string    // host:pid and label
+	Until time.Time // when it is given up, unless it is heard of; by this process's clock. Zero: not known
+}
+
+// State tells who shares the store, and how the server that keeps id does. It asks the
+// store once or twice.
+func (s *Semaphore) State(ctx context.Context, id string) (State, error) {
+	if err := s.sensible(ctx, id, 1); err != nil {
+		return State{}, err
+	}
+	st, ok := s.opt.Store.(store.Stater)
+	if !ok {
+		return State{Processes: []Process{{Owner: s.owner}}}, nil
+	}
+	var found store.State
+	err := s.gate.call(ctx, id, func(ctx context.Context) (err error) {
+		found, err = st.State(ctx, id)
+		return err
+	})
+	if err != nil {
+		return State{}, err
+	}
+	now := time.Now()
+	out := State{Losses: found.Losses, Grace: found.Grace}
+	if found.LossAge > 0 {
+		out.LastLoss = now.Add(-found.LossAge)
+	}
+	for _, p := range found.Processes {
+		out.Processes = append(out.Processes, Process{Owner: p.Owner, Until: now.Add(p.Left)})
+	}
+	return out, nil
+}
+
+// Finding is one thing that was looked at: whether the store is set up as its promises need.
+type Finding = store.Finding
+
+// Check looks whether the store is set up as its promises need it, as gotsem doctor does.
+// It makes a few dozen calls, of which each takes StoreTimeout at most, and leaves nothing.
+// A store that cannot tell is found to have nothing amiss. An error means that it could not
+// look.
+func (s *Semaphore) Check(ctx context.Context) ([]Finding, error) {
+	c, ok := s.opt.Store.(store.Checker)
+	if !ok {
+		return nil, nil
+	}
+	return c.Check(ctx, s.opt.TTL)
+}
+
 // Waiter is one who waits in line.
 type Waiter struct {
 	Weight int

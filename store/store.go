@@ -499,6 +499,26 @@ type PeerCounter interface {
 	Peers(ctx context.Context, ttl time.Duration) (int, error)
 }
 
+// Stater is a Store that can tell of itself.
+type Stater interface {
+	// State tells who shares the store, and how the server that keeps id does.
+	State(ctx context.Context, id string) (State, error)
+}
+
+// State is how a store does.
+type State struct {
+	Processes []Process     // that have taken leases of late; at most MaxPage. Empty: not known
+	Losses    int           // how often the server was found to have lost its memory
+	LossAge   time.Duration // since that was last found; zero: it never was
+	Grace     time.Duration // for how long it grants nothing, so that holders can come forward
+}
+
+// Process is one that shares a store.
+type Process struct {
+	Owner string        // as Request.Owner
+	Left  time.Duration // until it is given up, unless it is heard of
+}
+
 // Stamper is a Store that reads from the slot id of a lease who asked for it, and when,
 // so that it need not keep that.
 type Stamper interface {

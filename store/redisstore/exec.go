@@ -269,7 +269,7 @@ func (e *executor) run(ctx context.Context, sc *script, id string, grace int64, 
 		k := keysOf(e.codec.prefix, id)
 		c = e.codec.single(callKey{verb: release, slot: k.slot, bySlot: e.codec.slotted()}, grace > 0)
 		all := append(make([]any, 0, 2+len(args)), *e.codec.header(c))
-		if sc != usageScript && sc != listScript { // they hand on no room
+		if sc != usageScript && sc != listScript && sc != stateScript { // they hand on no room
 			all = append(all, grace)
 		}
 		c.cmd = e.eval(ctx, sc, []string{k.s, k.m, k.q, k.l, *e.codec.marker(k.slot)}, append(all, args...)...)

@@ -304,19 +304,42 @@ func readStamp(slotID string) (token string, since int64, ok bool) {
 
 // owners returns the owner of each token that is registered.
 func (s *Store) owners(ctx context.Context) (map[string]string, error) {
-	members, err := page(ctx, s.client, func(ctx context.Context) ([]string, error) {
-		return s.client.ZRange(ctx, peersKey(s.prefix), 0, -1).Result()
-	})
-	if err != nil {
-		return nil, classify(err)
-	}
-	owners := make(map[string]string, len(members))
-	for _, m := range members { // token share owner
-		if f := strings.SplitN(m, " ", 3); len(f) == 3 && f[2] != "" {
-			owners[f[0]] = f[2]
-		}
-	}
-	return owners, nil
+	owners := make(map[string]string)
+	return owners, s.registered(ctx, func(token, owner string, _ int64) { owners[token] = owner })
 }
 
-var _ store.Stamper = (*Store)(nil)
+// registered yields the first MaxPage that are registered at P with an owner, and when each
+// is given up, in ms.
+func (s *Store) registered(ctx context.Context, yield func(token, owner string, ends int64)) error {
+	members, err := page(ctx, s.client, func(ctx context.Context) ([]redis.Z, error) {
+		return s.client.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{Key: peersKey(s.prefix), Start: 0, Stop: store.MaxPage - 1, Rev: true}).Result()
+	})
+	for _, z := range members { // token share owner
+		text, _ := z.Member.(string)
+		if f := strings.SplitN(text, " ", 3); len(f) == 3 && f[2] != "" {
+			yield(f[0], f[2], int64(z.Score))
+		}
+	}
+	return classify(err)
+}
+
+// State implements store.Stater.
+func (s *Store) State(ctx context.Context, id string) (st store.State, err error) {
+	reply, err := s.run(ctx, stateScript, id, 0)
+	if err != nil {
+		return st, err
+	}
+	now := replyTime(reply)
+	st.Losses, st.LossAge, st.Grace = integer(reply, 1), ms(int64(integer(reply, 2))), ms(int64(integer(reply, 3)))
+	err = s.registered(ctx, func(_, owner string, ends int64) {
+		if ends > now {
+			st.Processes = append(st.Processes, store.Process{Owner: owner, Left: ms(ends - now)})
+		}
+	})
+	return st, err
+}
+
+var (
+	_ store.Stamper = (*Store)(nil)
+	_ store.Stater  = (*Store)(nil)
+)

@@ -60,7 +60,7 @@ func TestScriptsRunConstantCommands(t *testing.T) {
 	called := regexp.MustCompile(`(?:redis\.p?call|\bcall)\(\s*([^,)]*)`)
 	constant := regexp.MustCompile(`^'[A-Z]+'$`)
 	for _, sc := range []*script{
-		acquireScript, jointScript, plainScript, renewScript, releaseScript, usageScript, listScript, clearScript,
+		acquireScript, jointScript, plainScript, renewScript, releaseScript, usageScript, listScript, stateScript, clearScript,
 		limitScript, peersScript, probeScript, aloneScript, lookScript, graceScript,
 	} {
 		var code strings.Builder
@@ -192,6 +192,11 @@ func exercise(ctx context.Context, one, two *Store, id string) (err error) {
 	err = errors.Join(err, changed(one.ChangeLimit(ctx, store.LimitChange{ID: id, Limit: 3})))
 	want("one more", ask(one, "c", nil), store.Granted)
 	err = errors.Join(err, changed(one.ChangeLimit(ctx, store.LimitChange{ID: id, Reset: true})))
+	stand, e := one.Waiters(ctx, id, 10)
+	err = errors.Join(err, e)
+	want("waiters", len(stand), 0)
+	_, e = one.State(ctx, id)
+	err = errors.Join(err, e)
 	found := false
 	for other, e := range one.IDs(ctx) {
 		err = errors.Join(err, e)

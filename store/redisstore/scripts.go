@@ -77,6 +77,8 @@ var (
 	usageText string
 	//go:embed scripts/list.lua
 	listText string
+	//go:embed scripts/state.lua
+	stateText string
 	//go:embed scripts/clear.lua
 	clearText string
 	//go:embed scripts/limit.lua
@@ -99,6 +101,7 @@ var (
 	releaseScript = newScript("release", releaseText)
 	usageScript   = newScript("usage", usageText)
 	listScript    = newScript("list", listText)
+	stateScript   = newScript("state", stateText)
 	clearScript   = newScript("clear", clearText)
 	limitScript   = newScript("limit", limitText)
 	peersScript   = newScript("peers", peersText)

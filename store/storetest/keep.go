@@ -90,6 +90,12 @@ var keepTests = []subtest{
 		if d.Outcome != store.Recovering || d.RetryIn <= 0 || d.RetryIn > 4*w.unit {
 			w.Fatalf("the memory is lost: %+v", d)
 		}
+		if s, ok := w.peer.(store.Stater); ok {
+			st, err := s.State(w.ctx, w.id)
+			if err != nil || st.Losses != 1 || st.LossAge <= 0 || st.LossAge > time.Minute || st.Grace <= 0 || st.Grace > 4*w.unit {
+				w.Errorf("one loss, found just now, with grants to come: %+v, %v", st, err)
+			}
+		}
 		w.renew("a", store.Restored, trusts, func(r *store.Renewal) { r.Fence = a.Fence })
 		w.renew("b", store.Lost, func(r *store.Renewal) { r.Grace = 4 * w.unit }) // without trust
 		w.eventually(10*w.unit, "grants are made again", func() bool {

@@ -63,6 +63,17 @@ var listTests = []subtest{
 				w.Errorf("holder %d: %+v, want %+v", i, h, want[i])
 			}
 		}
+		if s, ok := w.peer.(store.Stater); ok {
+			st, err := s.State(w.ctx, w.id)
+			if err != nil || len(st.Processes) == 0 || st.Losses != 0 || st.Grace != 0 {
+				w.Errorf("those who took leases share the store, which has lost nothing: %+v, %v", st, err)
+			}
+			for _, p := range st.Processes {
+				if p.Owner == "" || p.Left <= 0 {
+					w.Errorf("a process without a name, or one that is given up: %+v", p)
+				}
+			}
+		}
 		w.renew(z, store.Renewed, func(r *store.Renewal) { r.TTL = 3 * w.long; r.Owner = "one:1" })
 		if last := holders()[2]; last.SlotID != z || last.Fence != a.Fence && last.Fence != 0 || last.Left < 2*w.long {
 			w.Errorf("renewed: %+v", last)
