@@ -9,15 +9,17 @@ import (
 	"time"
 
 	"github.com/ashfaqjani916/gotsem"
+	"github.com/ashfaqjani916/gotsem/internal/pain"
 )
 
 // Bounds of what is remembered.
 const (
-	lookFor  = 30 * time.Second // after the last request, looking goes on for so long
-	rowsKept = 20_000           // ids; beyond that, those that hurt least are forgotten
-	hotMost  = 100              // ids looked at each interval
-	pointsOf = 150              // of an id's history
-	between  = 10 * time.Second // two walks, if the first was over sooner
+	lookFor   = 30 * time.Second // after the last request, looking goes on for so long
+	rowsKept  = 20_000           // ids; beyond that, those that hurt least are forgotten
+	hotMost   = 100              // ids looked at each interval
+	worstMost = 20               // of them, those that this process refused most
+	pointsOf  = 150              // of an id's history
+	between   = 10 * time.Second // two walks, if the first was over sooner
 )
 
 // point is how an id stood once.
@@ -31,21 +33,11 @@ type row struct {
 	history []point   // while it is hot
 }
 
-// idle reports whether there is nothing to show.
-func (r *row) idle() bool { return r.usage.Active == 0 && r.usage.Waiting == 0 && !r.usage.LimitSet }
-
-// pain orders rows: who has a line first, the longest of them foremost, then by how full.
-func pain(a, b *row) int {
-	return cmp.Or(cmp.Compare(b.usage.Waiting, a.usage.Waiting), cmp.Compare(fill(b), fill(a)),
-		cmp.Compare(b.usage.Active, a.usage.Active), cmp.Compare(a.id, b.id))
-}
-
-func fill(r *row) float64 { return float64(r.usage.Active) / float64(max(r.usage.Limit, 1)) }
-
 // sampler looks at the store while somebody looks at the page. One goroutine asks: each
 // interval the ids that hurt most, and in what is left of the budget it walks over all.
 type sampler struct {
-	opt Options
+	opt     Options
+	refused *refusals
 
 	mu      sync.Mutex
 	rows    map[string]*row
@@ -63,8 +55,8 @@ type sampler struct {
 	next    time.Time // the next call's turn
 }
 
-func newSampler(o Options) *sampler {
-	return &sampler{opt: o, rows: make(map[string]*row), open: make(map[string]time.Time), whole: -1}
+func newSampler(o Options, refused *refusals) *sampler {
+	return &sampler{opt: o, refused: refused, rows: make(map[string]*row), open: make(map[string]time.Time), whole: -1}
 }
 
 // look tells that somebody looks, at one id if it is named. It reports false after close.
@@ -208,12 +200,13 @@ func (s *sampler) sorted() []*row {
 	for _, r := range s.rows {
 		all = append(all, r)
 	}
-	slices.SortFunc(all, pain)
+	slices.SortFunc(all, func(a, b *row) int { return cmp.Or(pain.Compare(a.usage, b.usage), cmp.Compare(a.id, b.id)) })
 	return all
 }
 
-// hot returns the ids to look at now: those pinned, those that are open, and those that
-// hurt most. What is idle and neither of these is forgotten.
+// hot returns the ids to look at now: those pinned, those that are open, those that this
+// process refused most, and those that hurt most. What is idle and none of these is
+// forgotten.
 func (s *sampler) hot() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,11 +218,16 @@ func (s *sampler) hot() []string {
 			ids = append(ids, id)
 		}
 	}
+	for _, id := range s.refused.worst(worstMost) {
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
 	most := min(hotMost, max(1, int(float64(s.opt.Budget)*s.opt.Interval.Seconds()/2))) // half of the budget walks
 	for _, r := range s.sorted() {
 		switch named := slices.Contains(ids, r.id); {
 		case named:
-		case r.idle():
+		case pain.Idle(r.usage):
 			delete(s.rows, r.id)
 		case len(ids) < most:
 			ids = append(ids, r.id)

@@ -12,7 +12,8 @@
 // any prefix will do, as long as it is stripped. Do not mount it inside a Shedder.
 //
 // Reading order: semui.go (options, routes, what is let in), sampler.go (what is asked of
-// the store, and when), api.go (JSON, and the change of a limit), assets.
+// the store, and when), refusals.go (what this process knows by itself), look.go (what the
+// screens show, as JSON), stream.go, change.go (what operators may do), seal.go, assets.
 package semui
 
 import (
@@ -30,6 +31,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ashfaqjani916/gotsem"
@@ -77,10 +79,12 @@ type Options struct {
 // Event is a change that an operator tried.
 type Event struct {
 	Who, Remote string
+	Action      string // "limit", or "revoke"
 	ID          string
-	Seen        uint64        // the version of the limit that was set when the operator looked; 0: none was
-	New         *int          // nil: what was set was to be taken off
-	For         time.Duration // for so long; 0: without an end
+	Seen        uint64        // limit: the version that was set when the operator looked; 0: none was
+	New         *int          // limit: nil: what was set was to be taken off
+	For         time.Duration // limit: for so long; 0: without an end
+	Mark        string        // revoke: of the slot, as the page shows it
 	Reason      string
 	Err         error // it was refused, failed, or is not known to have been done
 }
@@ -94,6 +98,13 @@ type Handler struct {
 	cross   *http.CrossOriginProtection
 	sampler *sampler
 	changes changes
+	seal    seal
+
+	refusals  *refusals
+	unobserve func()
+	storeView storeView
+	streams   streams
+	closing   sync.Once
 }
 
 // New makes a page. It asks nothing of the store yet.
@@ -116,19 +127,25 @@ func New(o Options) (*Handler, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	h := &Handler{opt: o, cross: http.NewCrossOriginProtection(), sampler: newSampler(o)}
+	h := &Handler{opt: o, cross: http.NewCrossOriginProtection(), seal: newSeal(), refusals: newRefusals(), streams: streams{closed: make(chan struct{})}}
+	h.sampler = newSampler(o, h.refusals)
 	for _, origin := range o.TrustedOrigins {
 		if err := h.cross.AddTrustedOrigin(origin); err != nil {
 			return nil, fmt.Errorf("semui: TrustedOrigins: %w", err)
 		}
 	}
+	h.unobserve = o.Semaphore.Observe(&gotsem.Observer{Answered: h.refusals.answered})
 	return h, nil
 }
 
-// Close ends what looks at the store, and returns when it has ended. The page then
-// answers 503.
+// Close ends what looks at the store, and the streams, and returns when the store is not
+// looked at any more. The page then answers 503.
 func (h *Handler) Close() error {
-	h.sampler.close()
+	h.closing.Do(func() {
+		h.unobserve()
+		close(h.streams.closed)
+		h.sampler.close()
+	})
 	return nil
 }
 
@@ -177,9 +194,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	route := strings.TrimPrefix(r.URL.Path, "/")
-	if route == "api/v1/limit" {
+	if change := map[string]func(http.ResponseWriter, *http.Request, string, Access){"api/v1/limit": h.serveLimit, "api/v1/revoke": h.serveRevoke}[route]; change != nil {
 		if h.only(w, r, http.MethodPost) {
-			h.serveLimit(w, r, who, access)
+			change(w, r, who, access)
 		}
 		return
 	}
@@ -194,10 +211,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusMovedPermanently)
 	case route == "":
 		serveAsset(w, r, "index.html")
-	case route == "api/v1/ids":
-		h.serveIDs(w, r, access)
-	case route == "api/v1/id":
-		h.serveID(w, r, access)
+	case route == "api/v1/events":
+		h.serveEvents(w, r, access)
+	case route == "api/v1/ids" || route == "api/v1/id" || route == "api/v1/holders" || route == "api/v1/store":
+		h.serveView(w, r, path.Base(route), access)
 	case strings.HasPrefix(route, "assets/"):
 		serveAsset(w, r, strings.TrimPrefix(route, "assets/"))
 	default:

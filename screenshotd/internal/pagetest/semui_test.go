@@ -37,7 +37,9 @@ type desk struct {
 	redis *redistest.Server
 	sem   *gotsem.Semaphore
 	ts    *httptest.Server
+	page  *semui.Handler
 	asked atomic.Int64 // requests of the page for numbers
+	polls atomic.Bool  // there are no streams: it has to poll
 
 	mu      sync.Mutex
 	audit   []semui.Event
@@ -71,10 +73,14 @@ func newDesk(t *testing.T, access semui.Access, held ...string) *desk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = page.Close() })
+	d.page = page
 	d.ts = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.Contains(r.URL.Path, "/api/") {
 			d.asked.Add(1)
+		}
+		if d.polls.Load() && strings.HasSuffix(r.URL.Path, "/events") {
+			http.Error(w, "no streams here", http.StatusServiceUnavailable)
+			return
 		}
 		status := statusOf{w, 200}
 		http.StripPrefix("/ops/limits", page).ServeHTTP(&status, r)
@@ -83,6 +89,7 @@ func newDesk(t *testing.T, access semui.Access, held ...string) *desk {
 		d.answers = append(d.answers, fmt.Sprint(r.Method, " ", r.URL.Path, " ", status.code))
 	}))
 	t.Cleanup(d.ts.Close)
+	t.Cleanup(func() { _ = page.Close() }) // first: a server waits for its streams
 	return d
 }
 
@@ -90,6 +97,8 @@ type statusOf struct {
 	http.ResponseWriter
 	code int
 }
+
+func (s *statusOf) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
 func (s *statusOf) WriteHeader(code int) { s.code = code; s.ResponseWriter.WriteHeader(code) }
 
@@ -364,6 +373,7 @@ func TestBehindNginx(t *testing.T) {
 		d.ts.Config.Handler.ServeHTTP(w, r)
 	}))
 	defer inner.Close()
+	defer d.page.Close()
 	b := pagetest.Start(t)
 	for _, at := range []string{pagetest.Nginx(t, inner, "/team/x/"), d.ts.URL + "/ops/limits"} {
 		p := b.Open(t, at, pagetest.View{})
@@ -409,6 +419,7 @@ func TestNothingMovesUnderTheFocus(t *testing.T) {
 // leave neither nodes nor listeners nor memory behind.
 func TestATabIsNoLargerAfterHours(t *testing.T) {
 	d := newDesk(t, semui.View, "a", "b", "b")
+	d.polls.Store(true) // its clock runs ahead, and a stream's does not
 	p := pagetest.Start(t).Open(t, d.url(), pagetest.View{})
 	p.AwaitText("#rows", "b")
 	p.Later(5 * time.Second) // what is made once
@@ -422,12 +433,104 @@ func TestATabIsNoLargerAfterHours(t *testing.T) {
 		t.Errorf("after 1,000 updates it has %+v, before %+v", after, before)
 	}
 	t.Logf("after 1,000 updates it has %+v, before %+v", after, before)
+	p.Quiet("503 (Service Unavailable)")
+}
+
+// TestAPageHasOneStream: numbers come by it and by no other request, until the page is paused.
+func TestAPageHasOneStream(t *testing.T) {
+	d := newDesk(t, semui.View, "a")
+	p := pagetest.Start(t).Open(t, d.url()+one("a"), pagetest.View{})
+	for held := 1; held <= 3; held++ {
+		p.AwaitText("#big", fmt.Sprint(held, " of 3"))
+		if held < 3 {
+			if _, err := d.sem.Acquire(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := d.asked.Load(); n != 1 {
+		t.Errorf("%d requests, want the one of the stream: %v", n, d.answers)
+	}
+	p.TabTo("#pause")
+	p.Press(" ")
+	p.Await("the stream's end", `document.querySelector("#status").textContent === "Updates are paused"`)
+	for d.answered("GET /ops/limits/api/v1/events 200") == 0 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	p.Press(" ")
+	p.AwaitText("#status", "The store answers")
+	p.Quiet()
+}
+
+// TestASlotIsRevokedByKeyboard: of the holders that are seen, the one that was meant.
+func TestASlotIsRevokedByKeyboard(t *testing.T) {
+	d := newDesk(t, semui.Operate, "a")
+	lease, err := d.sem.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.wait("b")
+	p := pagetest.Start(t).Open(t, d.url()+one("a"), pagetest.View{})
+	p.Await("the holders", `document.querySelectorAll("#holders button").length === 2`)
+	p.TabTo("#holders tr:nth-child(2) button")
+	p.Press(kb.Enter)
+	p.Await("the dialog", `document.querySelector("#revoke").open`)
+	inEachView(p, "revoke")
+	p.TabTo("#revoke-reason")
+	p.Press("stuck", kb.Enter)
+	p.Await("the dialog to close", `!document.querySelector("#revoke").open`)
+	p.AwaitText("#big", "1 of 3")
+	d.mu.Lock()
+	audit := d.audit
+	d.mu.Unlock()
+	if len(audit) != 1 || audit[0].Action != "revoke" || audit[0].Reason != "stuck" || audit[0].Err != nil {
+		t.Errorf("the audit has %+v", audit)
+	}
+	_ = lease
+	p.Quiet()
+}
+
+// TestLongListsComeAPageAtATime: a button brings the next hundred holders.
+func TestLongListsComeAPageAtATime(t *testing.T) {
+	d := newDesk(t, semui.View)
+	if err := d.sem.SetLimit(t.Context(), "a", 250); err != nil {
+		t.Fatal(err)
+	}
+	for range 250 {
+		if _, err := d.sem.Try(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := pagetest.Start(t).Open(t, d.url()+one("a"), pagetest.View{})
+	for _, want := range []int{100, 200, 250} {
+		p.Await(fmt.Sprint(want, " holders"), fmt.Sprintf(`document.querySelectorAll("#holders tr").length === %d`, want))
+		if want < 250 {
+			p.TabTo("#more")
+			p.Press(kb.Enter)
+		}
+	}
+	p.Await("no further page", `document.querySelector("#more").hidden`)
+	p.Quiet()
+}
+
+// TestTheStoreHasAScreen: who shares it, and whether it is set up right.
+func TestTheStoreHasAScreen(t *testing.T) {
+	d := newDesk(t, semui.View, "a")
+	b := pagetest.Start(t)
+	p := b.Open(t, d.url(), pagetest.View{})
+	p.TabTo("#to-store")
+	p.Press(kb.Enter)
+	p.AwaitText("#processes", "good for another")
+	p.AwaitText("#findings", "Well: version")
+	p.AwaitText("#here", "granted")
+	inEachView(p, "store")
 	p.Quiet()
 }
 
 // TestAPausedPageAsksNothing: pause means no request.
 func TestAPausedPageAsksNothing(t *testing.T) {
 	d := newDesk(t, semui.View, "a", "b")
+	d.polls.Store(true) // its clock runs ahead, and a stream's does not
 	p := pagetest.Start(t).Open(t, d.url(), pagetest.View{})
 	p.AwaitText("#rows", "b")
 	before := d.asked.Load()
@@ -443,5 +546,5 @@ func TestAPausedPageAsksNothing(t *testing.T) {
 	if n := d.asked.Load() - before; n != 0 {
 		t.Errorf("paused, it asked %d times within an hour", n)
 	}
-	p.Quiet()
+	p.Quiet("503 (Service Unavailable)")
 }
