@@ -73,6 +73,10 @@ var imports = map[string]struct {
 		forbidden: []string{"testing"},
 		reason:    "benchmarks and verify start servers too, outside of tests",
 	},
+	module + "/internal/doctext": {
+		forbidden: []string{"testing", "net/http"},
+		reason:    "it reads documents, for the tests of several modules",
+	},
 	module + "/internal/leaktest": {
 		forbidden: []string{"testing"},
 		reason:    "it is for tests, and needs of them only what can be said in an interface",
