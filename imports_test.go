@@ -44,13 +44,13 @@ var imports = map[string]struct {
 		allowed: []string{module, module + "/internal/door"},
 		reason:  "the quick no is net/http and the semaphore, for every router",
 	},
-	module + "/internal/pain": {
+	module + "/internal/watch": {
 		allowed:   []string{module},
 		forbidden: []string{"testing", "net/http"},
-		reason:    "it is a rule, for whoever shows it",
+		reason:    "it looks, for whoever shows what it sees",
 	},
 	module + "/semui": {
-		allowed:   []string{module, module + "/store", module + "/internal/pain"},
+		allowed:   []string{module, module + "/store", module + "/internal/watch"},
 		forbidden: []string{"testing"},
 		reason:    "the page is net/http, the semaphore and files of its own",
 	},

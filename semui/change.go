@@ -116,7 +116,7 @@ func (h *Handler) serveRevoke(w http.ResponseWriter, r *http.Request, who string
 		case !there:
 			return http.StatusConflict, errGone
 		}
-		h.sampler.changed(ctx, id)
+		h.changed(ctx, id)
 		return http.StatusOK, nil
 	})
 }
@@ -165,17 +165,17 @@ func (h *Handler) setLimit(ctx context.Context, id, who string, c change, seen u
 	case err != nil:
 		return http.StatusBadGateway, fmt.Errorf("it is not known whether the limit was changed: %w", err)
 	}
-	h.sampler.changed(ctx, id)
+	h.changed(ctx, id)
 	return http.StatusOK, nil
 }
 
 // changed has the next answer show what was changed.
-func (s *sampler) changed(ctx context.Context, id string) {
-	s.details.mu.Lock()
-	delete(s.details.last, id)
-	s.details.mu.Unlock()
-	if s.look(id) {
-		_ = s.ask(ctx, id, true)
+func (h *Handler) changed(ctx context.Context, id string) {
+	h.details.mu.Lock()
+	delete(h.details.last, id)
+	h.details.mu.Unlock()
+	if h.watch.Look(id) {
+		_ = h.watch.Ask(ctx, id)
 	}
 }
 

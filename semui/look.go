@@ -17,7 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/ashfaqjani916/gotsem"
-	"github.com/ashfaqjani916/gotsem/internal/pain"
+	"github.com/ashfaqjani916/gotsem/internal/watch"
 )
 
 // Bounds of what is shown and taken.
@@ -25,6 +25,7 @@ const (
 	rowsShown    = 50
 	holdersShown = 100 // a page
 	waitersShown = 50
+	detailsKept  = 100
 	bodyMost     = 64 << 10
 	changesMost  = 10              // a second
 	forMost      = 400 * 24 * 3600 // seconds
@@ -51,20 +52,20 @@ type standing struct {
 	RefusedBy map[string]uint32 `json:"refused_by"`
 }
 
-func (h *Handler) standing(r *row) standing {
-	u := r.usage
+func (h *Handler) standing(r *watch.Row) standing {
+	u := r.Usage
 	limited := u.LimitSet || !h.opt.LimitUnknown
-	st := standing{Key: base64.RawURLEncoding.EncodeToString([]byte(r.id)), ID: printable(r.id), Health: pain.Word(u, limited), Held: u.Active, LimitSet: u.LimitSet,
-		Waiting: u.Waiting, HeadMS: u.HeadAge.Milliseconds(), NextInMS: u.NextIn.Milliseconds(), AgeMS: time.Since(r.at).Milliseconds(), History: make([][3]int, len(r.history))}
+	st := standing{Key: base64.RawURLEncoding.EncodeToString([]byte(r.ID)), ID: printable(r.ID), Health: watch.Word(u, limited), Held: u.Active, LimitSet: u.LimitSet,
+		Waiting: u.Waiting, HeadMS: u.HeadAge.Milliseconds(), NextInMS: u.NextIn.Milliseconds(), AgeMS: time.Since(r.At).Milliseconds(), History: make([][3]int, len(r.History))}
 	if limited {
 		st.Limit = &u.Limit
 	}
-	st.RefusedBy, st.Refused = h.refusals.of(r.id)
+	st.RefusedBy, st.Refused = h.refusals.of(r.ID)
 	for _, c := range []gotsem.Class{gotsem.Critical, gotsem.Default, gotsem.Batch, gotsem.Sheddable} {
 		st.Line = append(st.Line, u.WaitingAs(c))
 	}
-	for i, p := range r.history {
-		st.History[i] = [3]int{p.held, p.limit, p.line}
+	for i, p := range r.History {
+		st.History[i] = [3]int{p.Held, p.Limit, p.Line}
 	}
 	return st
 }
@@ -102,21 +103,26 @@ type state struct {
 	IDs        int    `json:"ids"`
 }
 
-// state needs the sampler's mu.
-func (h *Handler) state(access Access) state {
-	s := h.sampler
-	st := state{Operate: access >= Operate, IntervalMS: h.opt.Interval.Milliseconds(), Up: s.err == nil, Seen: s.seen, Whole: s.whole, IDs: len(s.rows)}
-	if s.err != nil {
-		st.Error = s.err.Error()
+// stateOf says how the store does, and what rows sum up to.
+func (h *Handler) stateOf(rows []*watch.Row, now watch.State, access Access) state {
+	st := state{Operate: access >= Operate, IntervalMS: h.opt.Interval.Milliseconds(), Up: now.Err == nil, Seen: now.Seen, Whole: now.Whole, IDs: len(rows)}
+	if now.Err != nil {
+		st.Error = now.Err.Error()
 	}
-	if !s.ok.IsZero() {
-		st.SilentMS = time.Since(s.ok).Milliseconds()
+	if !now.OK.IsZero() {
+		st.SilentMS = time.Since(now.OK).Milliseconds()
 	}
-	for _, r := range s.rows {
-		st.Held += r.usage.Active
-		st.Waiting += r.usage.Waiting
-		st.HeadMS = max(st.HeadMS, r.usage.HeadAge.Milliseconds())
+	for _, r := range rows {
+		st.Held += r.Usage.Active
+		st.Waiting += r.Usage.Waiting
+		st.HeadMS = max(st.HeadMS, r.Usage.HeadAge.Milliseconds())
 	}
+	return st
+}
+
+// state is stateOf all that is known.
+func (h *Handler) state(access Access) (st state) {
+	h.watch.View(func(rows []*watch.Row, now watch.State) { st = h.stateOf(rows, now, access) })
 	return st
 }
 
@@ -167,7 +173,7 @@ func (h *Handler) serveView(w http.ResponseWriter, r *http.Request, name string,
 
 // ids is the overview: what hurts most, of all or of the ids that contain q.
 func (h *Handler) ids(q string, access Access) (any, error) {
-	if !h.sampler.look("") {
+	if !h.watch.Look("") {
 		return nil, errClosed
 	}
 	var out struct {
@@ -177,22 +183,21 @@ func (h *Handler) ids(q string, access Access) (any, error) {
 		Set  []standing `json:"set"` // those of a limit set by hand, of all ids
 	}
 	out.Rows, out.Set = []standing{}, []standing{}
-	s := h.sampler
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out.state = h.state(access)
-	for _, r := range s.sorted() {
-		if r.usage.LimitSet && len(out.Set) < rowsShown {
-			out.Set = append(out.Set, h.standing(r))
+	h.watch.View(func(rows []*watch.Row, now watch.State) {
+		out.state = h.stateOf(rows, now, access)
+		for _, r := range rows {
+			if r.Usage.LimitSet && len(out.Set) < rowsShown {
+				out.Set = append(out.Set, h.standing(r))
+			}
+			switch {
+			case q != "" && !strings.Contains(r.ID, q):
+			case len(out.Rows) == rowsShown:
+				out.More++
+			default:
+				out.Rows = append(out.Rows, h.standing(r))
+			}
 		}
-		switch {
-		case q != "" && !strings.Contains(r.id, q):
-		case len(out.Rows) == rowsShown:
-			out.More++
-		default:
-			out.Rows = append(out.Rows, h.standing(r))
-		}
-	}
+	})
 	return out, nil
 }
 
@@ -265,24 +270,25 @@ func overrideOf(o gotsem.Override) *override {
 	return set
 }
 
-func (s *sampler) detail(ctx context.Context, id string) detail {
-	s.details.mu.Lock()
-	defer s.details.mu.Unlock()
-	if d, ok := s.details.last[id]; ok && time.Since(d.at) < s.opt.Interval {
+func (h *Handler) detail(ctx context.Context, id string) detail {
+	all := &h.details
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if d, ok := all.last[id]; ok && time.Since(d.at) < h.opt.Interval {
 		return d
 	}
-	if len(s.details.last) >= hotMost || s.details.last == nil {
-		s.details.last = make(map[string]detail)
+	if len(all.last) >= detailsKept || all.last == nil {
+		all.last = make(map[string]detail)
 	}
 	var d detail
-	sem := s.opt.Semaphore
+	sem := h.opt.Semaphore
 	for _, ask := range []func() error{
 		func() (err error) { d.set, err = sem.LimitOf(ctx, id); return err },
 		func() (err error) { d.holders, d.next, err = sem.HoldersPage(ctx, id, "", holdersShown); return err },
 		func() (err error) { d.waiters, err = sem.Waiters(ctx, id, waitersShown); return err },
 		func() (err error) { d.state, err = sem.State(ctx, id); return err },
 	} {
-		if d.err = s.spend(ctx); d.err == nil {
+		if d.err = h.watch.Spend(ctx); d.err == nil {
 			d.err = ask()
 		}
 		if d.err != nil {
@@ -291,7 +297,7 @@ func (s *sampler) detail(ctx context.Context, id string) detail {
 	}
 	d.at = time.Now()
 	if ctx.Err() == nil { // what one viewer broke off says nothing to the others
-		s.details.last[id] = d
+		all.last[id] = d
 	}
 	return d
 }
@@ -323,10 +329,10 @@ func (h *Handler) pageOf(id string, hs []gotsem.Holder, next string, access Acce
 
 // further is a page of holders behind the first.
 func (h *Handler) further(ctx context.Context, id, after string, access Access) (any, error) {
-	if !h.sampler.look(id) {
+	if !h.watch.Look(id) {
 		return nil, errClosed
 	}
-	if err := h.sampler.spend(ctx); err != nil {
+	if err := h.watch.Spend(ctx); err != nil {
 		return nil, err
 	}
 	hs, next, err := h.opt.Semaphore.HoldersPage(ctx, id, after, holdersShown)
@@ -338,24 +344,13 @@ func (h *Handler) further(ctx context.Context, id, after string, access Access) 
 
 // one is the screen of an id.
 func (h *Handler) one(ctx context.Context, id string, access Access) (any, error) {
-	if !h.sampler.look(id) {
+	if !h.watch.Look(id) {
 		return nil, errClosed
 	}
-	s := h.sampler
-	known := func() (row, bool) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if r := s.rows[id]; r != nil {
-			copied := *r
-			copied.history = append([]point(nil), r.history...)
-			return copied, time.Since(r.at) < 2*s.opt.Interval
-		}
-		return row{id: id}, false
-	}
-	now, fresh := known()
+	now, fresh := h.watch.Row(id)
 	if !fresh {
-		_ = s.ask(ctx, id, true) // its error is in the state
-		now, _ = known()
+		_ = h.watch.Ask(ctx, id) // its error is in the state
+		now, _ = h.watch.Row(id)
 	}
 	var out struct {
 		state
@@ -368,7 +363,7 @@ func (h *Handler) one(ctx context.Context, id string, access Access) (any, error
 		GraceMS int64     `json:"grace_ms"`
 		Trouble string    `json:"trouble"` // why some of this is missing
 	}
-	d := s.detail(ctx, id)
+	d := h.detail(ctx, id)
 	out.Set, out.page = overrideOf(d.set), h.pageOf(id, d.holders, d.next, access)
 	at := time.Now()
 	out.Waiters = make([]waiter, len(d.waiters))
@@ -379,13 +374,11 @@ func (h *Handler) one(ctx context.Context, id string, access Access) (any, error
 	if d.err != nil {
 		out.Trouble = d.err.Error()
 	}
-	if !now.at.IsZero() {
+	if !now.At.IsZero() {
 		st := h.standing(&now)
 		out.Now = &st
 	}
-	s.mu.Lock()
 	out.state = h.state(access)
-	s.mu.Unlock()
 	return out, nil
 }
 
@@ -414,7 +407,7 @@ type finding struct {
 
 // store is the screen of the store.
 func (h *Handler) store(ctx context.Context, access Access) (any, error) {
-	if !h.sampler.look("") {
+	if !h.watch.Look("") {
 		return nil, errClosed
 	}
 	v := &h.storeView
@@ -454,9 +447,7 @@ func (h *Handler) store(ctx context.Context, access Access) (any, error) {
 	}
 	out.Here = map[string]any{"granted": stats.Granted, "refused": stats.Refused, "lost": stats.Lost, "released": stats.Released, "held": stats.Held, "waiting": stats.Waiting,
 		"outages": stats.Outages, "failed_open": stats.FailedOpen, "local": stats.Local, "store_errors": stats.StoreErrors, "pending": stats.Pending}
-	h.sampler.mu.Lock()
 	out.state = h.state(access)
-	h.sampler.mu.Unlock()
 	return out, nil
 }
 

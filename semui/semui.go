@@ -11,8 +11,8 @@
 // pages are behind, and say in Authorize who may change limits. Its URLs are relative, so
 // any prefix will do, as long as it is stripped. Do not mount it inside a Shedder.
 //
-// Reading order: semui.go (options, routes, what is let in), sampler.go (what is asked of
-// the store, and when), refusals.go (what this process knows by itself), look.go (what the
+// Reading order: semui.go (options, routes, what is let in), internal/watch (what is asked
+// of the store, and when), refusals.go (what this process knows by itself), look.go (what the
 // screens show, as JSON), stream.go, change.go (what operators may do), seal.go, assets.
 package semui
 
@@ -35,6 +35,7 @@ import (
 	"time"
 
 	"github.com/ashfaqjani916/gotsem"
+	"github.com/ashfaqjani916/gotsem/internal/watch"
 )
 
 // Access is what somebody may do.
@@ -96,7 +97,8 @@ func ViewOnly(*http.Request) (string, Access) { return "", View }
 type Handler struct {
 	opt     Options
 	cross   *http.CrossOriginProtection
-	sampler *sampler
+	watch   *watch.Watch
+	details details
 	changes changes
 	seal    seal
 
@@ -128,7 +130,7 @@ func New(o Options) (*Handler, error) {
 		o.Logger = slog.Default()
 	}
 	h := &Handler{opt: o, cross: http.NewCrossOriginProtection(), seal: newSeal(), refusals: newRefusals(), streams: streams{closed: make(chan struct{})}}
-	h.sampler = newSampler(o, h.refusals)
+	h.watch = watch.New(watch.Options{Semaphore: o.Semaphore, Interval: o.Interval, Budget: o.Budget, Pinned: o.Pinned, Also: h.refusals.worst})
 	for _, origin := range o.TrustedOrigins {
 		if err := h.cross.AddTrustedOrigin(origin); err != nil {
 			return nil, fmt.Errorf("semui: TrustedOrigins: %w", err)
@@ -144,7 +146,7 @@ func (h *Handler) Close() error {
 	h.closing.Do(func() {
 		h.unobserve()
 		close(h.streams.closed)
-		h.sampler.close()
+		h.watch.Close()
 	})
 	return nil
 }

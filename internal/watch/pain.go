@@ -1,6 +1,4 @@
-// Package pain says which ids hurt most, and in a word how one stands: one rule for the
-// page and for the terminal.
-package pain
+package watch
 
 import (
 	"cmp"

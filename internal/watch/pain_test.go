@@ -1,4 +1,4 @@
-package pain
+package watch
 
 import (
 	"slices"

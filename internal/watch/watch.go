@@ -1,0 +1,303 @@
+// Package watch looks at all ids of a store at a bounded pace while somebody looks, and says
+// which hurt most: for the operators' page, and for the terminal.
+package watch
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ashfaqjani916/gotsem"
+)
+
+// Options say what is watched, and how often.
+type Options struct {
+	Semaphore *gotsem.Semaphore
+	Interval  time.Duration        // between two looks at the ids that hurt most
+	Budget    int                  // calls to the store a second, at most
+	Pinned    []string             // ids that are always looked at
+	Also      func(n int) []string // further ones, n at most; nil: none
+}
+
+// Bounds of what is remembered.
+const (
+	lookFor  = 30 * time.Second // after the last request, looking goes on for so long
+	rowsKept = 20_000           // ids; beyond that, those that hurt least are forgotten
+	hotMost  = 100              // ids looked at each interval
+	alsoMost = 20               // of them, those that this process refused most
+	pointsOf = 150              // of an id's history
+	between  = 10 * time.Second // two walks, if the first was over sooner
+)
+
+// Point is how an id stood once.
+type Point struct{ Held, Limit, Line int }
+
+// Row is what is known of an id.
+type Row struct {
+	ID      string
+	Usage   gotsem.Usage
+	At      time.Time // of Usage
+	History []Point   // while it is looked at each interval
+}
+
+// State is how the watching goes.
+type State struct {
+	Err   error     // of the last call; nil: it was answered
+	OK    time.Time // when the store answered last; zero: never
+	Seen  int       // ids in this walk over all so far
+	Whole int       // ids of the last walk that came to its end; -1: none did yet
+}
+
+// Watch looks at the store while somebody looks at it. One goroutine asks: each interval
+// the ids that hurt most, and in what is left of the budget it walks over all.
+type Watch struct {
+	opt Options
+
+	mu      sync.Mutex
+	rows    map[string]*Row
+	open    map[string]time.Time // ids that are looked at by themselves, and when that was asked for last
+	looked  time.Time            // the last Look
+	state   State
+	running bool
+	closed  bool
+	cancel  context.CancelFunc
+	ended   sync.WaitGroup
+	next    time.Time // the next call's turn
+}
+
+// New makes a watch. It asks nothing of the store yet.
+func New(o Options) *Watch {
+	if o.Also == nil {
+		o.Also = func(int) []string { return nil }
+	}
+	return &Watch{opt: o, rows: make(map[string]*Row), open: make(map[string]time.Time), state: State{Whole: -1}}
+}
+
+// View has f look at the rows, those that hurt most first, and at how it goes. f keeps
+// nothing of rows, and does not block.
+func (w *Watch) View(f func(rows []*Row, st State)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f(w.sorted(), w.state)
+}
+
+// Row returns what is known of an id, and whether that is no older than two intervals.
+func (w *Watch) Row(id string) (r Row, fresh bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known := w.rows[id]
+	if known == nil {
+		return Row{ID: id}, false
+	}
+	r = *known
+	r.History = slices.Clone(known.History)
+	return r, time.Since(r.At) < 2*w.opt.Interval
+}
+
+// Look tells that somebody looks, at one id if it is named. It reports false after Close.
+func (w *Watch) Look(id string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return false
+	}
+	w.looked = time.Now()
+	if id != "" && (len(w.open) < hotMost || !w.open[id].IsZero()) {
+		w.open[id] = w.looked
+	}
+	if !w.running {
+		w.running = true
+		ctx, cancel := context.WithCancel(context.Background())
+		w.cancel = cancel
+		w.ended.Go(func() { w.run(ctx) })
+	}
+	return true
+}
+
+// Close ends the looking, and returns when it has ended.
+func (w *Watch) Close() {
+	w.mu.Lock()
+	w.closed = true
+	if w.cancel != nil {
+		w.cancel()
+	}
+	w.mu.Unlock()
+	w.ended.Wait()
+}
+
+// Spend waits until a call is within the budget. Turns are given out in order.
+func (w *Watch) Spend(ctx context.Context) error {
+	w.mu.Lock()
+	turn := w.next
+	if now := time.Now(); turn.Before(now) {
+		turn = now
+	}
+	w.next = turn.Add(time.Second / time.Duration(w.opt.Budget))
+	w.mu.Unlock()
+	if wait := time.Until(turn); wait > 0 {
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+	return ctx.Err()
+}
+
+// leave reports whether nobody looks any more; then the next look starts anew.
+func (w *Watch) leave(ctx context.Context) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if ctx.Err() == nil && time.Since(w.looked) < lookFor {
+		return false
+	}
+	w.running = false
+	w.cancel()
+	return true
+}
+
+func (w *Watch) run(ctx context.Context) {
+	var walk func() (string, error, bool)
+	stop := func() {}
+	defer func() { stop() }()
+	var resume time.Time    // when the next walk begins
+	var paged time.Duration // what this walk has spent on pages, which spend does not see
+	for !w.leave(ctx) {
+		tick := time.Now().Add(w.opt.Interval)
+		for _, id := range w.hot() {
+			if w.ask(ctx, id, true) != nil {
+				break // one failure is enough to know; the next interval asks again
+			}
+		}
+		for ctx.Err() == nil && time.Now().Before(tick) {
+			if walk == nil {
+				if time.Now().Before(resume) {
+					break
+				}
+				walk, stop = iter.Pull2(w.opt.Semaphore.IDs(ctx))
+				paged = 0
+				w.begin()
+			}
+			page := time.Now()
+			id, err, more := walk()
+			paged += time.Since(page)
+			if more && err == nil {
+				err = w.ask(ctx, id, false)
+				w.count()
+			}
+			if !more || err != nil {
+				w.finish(err)
+				stop()
+				walk, stop = nil, func() {}
+				resume = time.Now().Add(max(between, 20*paged))
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Until(tick)):
+		}
+	}
+}
+
+// Ask asks how an id stands, and keeps it.
+func (w *Watch) Ask(ctx context.Context, id string) error { return w.ask(ctx, id, true) }
+
+func (w *Watch) ask(ctx context.Context, id string, hot bool) error {
+	if err := w.Spend(ctx); err != nil {
+		return err
+	}
+	u, err := w.opt.Semaphore.Usage(ctx, id)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.state.Err = err; err != nil {
+		return err
+	}
+	r := w.rows[id]
+	if r == nil {
+		r = &Row{ID: id}
+		w.rows[id] = r
+	}
+	r.Usage, r.At = u, time.Now()
+	w.state.OK = r.At
+	if hot {
+		if len(r.History) >= pointsOf {
+			r.History = slices.Delete(r.History, 0, len(r.History)-pointsOf+1)
+		}
+		r.History = append(r.History, Point{u.Active, u.Limit, u.Waiting})
+	}
+	if len(w.rows) > rowsKept {
+		for _, r := range w.sorted()[rowsKept/2:] {
+			delete(w.rows, r.ID)
+		}
+	}
+	return nil
+}
+
+// sorted returns all rows, by pain. It needs mu.
+func (w *Watch) sorted() []*Row {
+	all := make([]*Row, 0, len(w.rows))
+	for _, r := range w.rows {
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b *Row) int { return cmp.Or(Compare(a.Usage, b.Usage), cmp.Compare(a.ID, b.ID)) })
+	return all
+}
+
+// hot returns the ids to look at now: those pinned, those that are open, those of
+// Options.Also, and those that hurt most. What is idle and none of these is
+// forgotten.
+func (w *Watch) hot() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ids := slices.Clone(w.opt.Pinned)
+	for id, at := range w.open {
+		if time.Since(at) > lookFor {
+			delete(w.open, id)
+		} else if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	for _, id := range w.opt.Also(alsoMost) {
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	most := min(hotMost, max(1, int(float64(w.opt.Budget)*w.opt.Interval.Seconds()/2))) // half of the budget walks
+	for _, r := range w.sorted() {
+		switch named := slices.Contains(ids, r.ID); {
+		case named:
+		case Idle(r.Usage):
+			delete(w.rows, r.ID)
+		case len(ids) < most:
+			ids = append(ids, r.ID)
+		default:
+			r.History = nil
+		}
+	}
+	return ids
+}
+
+func (w *Watch) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.state.Seen = 0
+}
+
+func (w *Watch) count() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.state.Seen++
+}
+
+// finish ends a walk, with the error that broke it off, if one did.
+func (w *Watch) finish(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err == nil {
+		w.state.Whole = w.state.Seen
+	} else {
+		w.state.Err = err
+	}
+}
