@@ -28,7 +28,7 @@ type demoCmd struct {
 }
 
 func (*demoCmd) Help() string {
-	return `Starts a real HTTP service on a loopback port that lets so many requests of each project in at once, and drives it with real HTTP load from projects that want more. One project's holders crash (on Redis: a whole process is killed with -9), and their slots lapse by themselves; another has its limit raised and lowered while it runs. All work is counted outside the store. The exit code is 1 if there ever was more of it than the limit allowed, and 0 otherwise, after Ctrl-C too.`
+	return `Starts a real HTTP service on a loopback port that lets so many requests of each project in at once, and drives it with real HTTP load from projects that want more. One project's holders crash (on Redis: a whole process is killed with -9), and their slots lapse by themselves; another has its limit raised and lowered while it runs. All projects together have a limit too, and a flood of sheddable work shares an id with critical work, and is refused before it. All work is counted outside the store. The exit code is 1 if there ever was more of it than the limit allowed, and 0 otherwise, after Ctrl-C too.`
 }
 
 func (c *demoCmd) Validate() error {

@@ -1,5 +1,6 @@
 // Package demo is gotsem's main job, small enough to watch: an HTTP service that is
-// limited per project, under more load than it may take.
+// limited per project and as a whole, under more load than it may take. Two projects share
+// an id: a flood of sheddable work, and critical work beside it.
 //
 // It runs on the embedded store in one process, or on Redis in several, one of
 // which is killed half-way. Every piece of work is counted by a referee that knows
@@ -52,7 +53,17 @@ type project struct {
 	name    string
 	limit   int
 	clients int
+	class   gotsem.Class // Default, where nothing is said
+	on      string       // the id that it shares with others; "": one of its own
 	what    string
+}
+
+// id is the name of what p's work is limited by, besides everything.
+func (p project) id() string {
+	if p.on != "" {
+		return p.on
+	}
+	return p.name
 }
 
 // The projects: all but the last want more than they may have.
@@ -62,6 +73,27 @@ var projects = []project{
 	{name: "batch", limit: 3, clients: 9, what: "crashes its holders"},
 	{name: "search", limit: 6, clients: 14, what: "its limit changes"},
 	{name: "modest", limit: 4, clients: 2, what: "within its limit"},
+	{name: "checkout", limit: 5, clients: 2, class: gotsem.Critical, on: "pictures", what: "critical, on one id with thumbs"},
+	{name: "thumbs", limit: 5, clients: 12, class: gotsem.Sheddable, on: "pictures", what: "a flood of sheddable work"},
+}
+
+// everything is the id that all work takes a slot of too, and together how many there are:
+// as many as the projects want at most, until the limit of one is raised.
+const (
+	everything = "all"
+	together   = 22
+)
+
+// classes has sheddable work leave a part of every limit to the rest.
+var classes = map[gotsem.Class]gotsem.ClassRule{gotsem.Sheddable: {Slots: .8}}
+
+// limits are those of all ids, by their name.
+func limits() map[string]int {
+	all := map[string]int{everything: together}
+	for _, p := range projects {
+		all[p.id()] = p.limit
+	}
+	return all
 }
 
 const (
@@ -89,23 +121,22 @@ func (o Options) ttl() time.Duration {
 
 // limitOf is every process's own limit for an id.
 func limitOf(_ context.Context, id string) (int, error) {
-	for _, p := range projects {
-		if strings.HasSuffix(id, "/"+p.name) {
-			return p.limit, nil
-		}
+	_, name, _ := strings.Cut(id, "/")
+	if limit, ok := limits()[name]; ok {
+		return limit, nil
 	}
 	return 0, fmt.Errorf("demo: no project of the name %q", id)
 }
 
 // semaphore makes one of those that share the store.
 func semaphore(s store.Store, ttl time.Duration, label string) (*gotsem.Semaphore, error) {
-	return gotsem.New(gotsem.Options{Store: s, Limit: 1, LimitFunc: limitOf, TTL: ttl, Queue: -1, Label: label})
+	return gotsem.New(gotsem.Options{Store: s, Limit: 1, LimitFunc: limitOf, TTL: ttl, Queue: -1, Classes: classes, Label: label})
 }
 
 // show is one run of the demo.
 type show struct {
 	Options
-	tag     string // of this run: ids are tag/project
+	tag     string // of this run: ids are tag/name
 	where   string
 	sem     *gotsem.Semaphore
 	referee *referee
@@ -114,7 +145,7 @@ type show struct {
 	report  *report
 }
 
-func (s *show) id(project string) string { return s.tag + "/" + project }
+func (s *show) id(name string) string { return s.tag + "/" + name }
 
 // Run runs the demo until it is over or ctx is, and prints how it goes and a
 // summary. The error is ErrCap if the cap was broken.
@@ -258,12 +289,14 @@ func (s *show) crash(ctx context.Context) {
 // known have not lapsed.
 func (s *show) lapse(ctx context.Context, what string, died time.Time) {
 	count := func() (n int, known bool) {
-		for _, p := range projects {
-			of, err := s.dead(ctx, p.name)
-			if err != nil {
+		for name := range limits() {
+			of, err := s.dead(ctx, name)
+			switch {
+			case err != nil:
 				return 0, false
+			case name != everything: // they are counted already
+				n += of
 			}
-			n += of
 		}
 		return n, true
 	}
@@ -287,9 +320,9 @@ func (s *show) lapse(ctx context.Context, what string, died time.Time) {
 	}
 }
 
-// dead counts the slots of a project whose holder is no more: nobody renews them.
-func (s *show) dead(ctx context.Context, project string) (n int, err error) {
-	holders, err := s.sem.Holders(ctx, s.id(project))
+// dead counts the slots of an id whose holder is no more: nobody renews them.
+func (s *show) dead(ctx context.Context, name string) (n int, err error) {
+	holders, err := s.sem.Holders(ctx, s.id(name))
 	if err != nil {
 		return 0, err
 	}

@@ -26,6 +26,16 @@ func (l liar) Acquire(ctx context.Context, r *store.Request) (store.Decision, er
 	return l.Store.Acquire(ctx, &more)
 }
 
+func (l liar) AcquireAll(ctx context.Context, rs []*store.Request) ([]store.Decision, error) {
+	lies := make([]*store.Request, len(rs))
+	for i, r := range rs {
+		more := *r
+		more.Limit++
+		lies[i] = &more
+	}
+	return l.Store.AcquireAll(ctx, lies)
+}
+
 // A store that breaks the cap is found out, by the exit and in the summary.
 func TestBrokenCapIsFound(t *testing.T) {
 	var out bytes.Buffer
@@ -125,6 +135,13 @@ func (d *dying) Acquire(ctx context.Context, r *store.Request) (store.Decision, 
 		return store.Decision{}, errDead
 	}
 	return d.Store.Acquire(ctx, r)
+}
+
+func (d *dying) AcquireAll(ctx context.Context, rs []*store.Request) ([]store.Decision, error) {
+	if d.dead.Load() {
+		return nil, errDead
+	}
+	return d.Store.AcquireAll(ctx, rs)
 }
 
 func (d *dying) Usage(ctx context.Context, id string, limit int) (store.Usage, error) {

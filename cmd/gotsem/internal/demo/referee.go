@@ -20,7 +20,7 @@ type referee struct {
 	gone   map[string]bool // pods that were killed
 }
 
-// score is the work of one project.
+// score is the work at one id.
 type score struct {
 	by      map[string]int // by pod
 	running int
@@ -33,8 +33,8 @@ type score struct {
 
 func newReferee() *referee {
 	r := &referee{scores: make(map[string]*score), gone: make(map[string]bool)}
-	for _, p := range projects {
-		r.scores[p.name] = &score{by: make(map[string]int), limit: p.limit}
+	for name, limit := range limits() {
+		r.scores[name] = &score{by: make(map[string]int), limit: limit}
 	}
 	return r
 }
@@ -54,10 +54,16 @@ func (r *referee) counter(pod string) counter {
 func (r *referee) begin(project, pod string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.scores[project]
-	if s == nil || r.gone[pod] {
+	p, ok := projectOf(project)
+	if !ok || r.gone[pod] {
 		return errNoSuch
 	}
+	r.scores[p.id()].begin(pod)
+	r.scores[everything].begin(pod)
+	return nil
+}
+
+func (s *score) begin(pod string) {
 	if !s.then.IsZero() && time.Now().After(s.then) {
 		s.limit, s.then = s.lower, time.Time{}
 	}
@@ -67,13 +73,19 @@ func (r *referee) begin(project, pod string) error {
 	if s.running > s.limit {
 		s.broken++
 	}
-	return nil
 }
 
 func (r *referee) end(project, pod string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if s := r.scores[project]; s != nil && s.by[pod] > 0 {
+	if p, ok := projectOf(project); ok {
+		r.scores[p.id()].end(pod)
+		r.scores[everything].end(pod)
+	}
+}
+
+func (s *score) end(pod string) {
+	if s.by[pod] > 0 {
 		s.by[pod]--
 		s.running--
 	}
@@ -106,6 +118,16 @@ func (r *referee) forget(pod string) {
 	}
 }
 
+// broken is how often a limit was.
+func (r *referee) broken() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.scores {
+		n += s.broken
+	}
+	return n
+}
+
 // verdict is a score in numbers.
 type verdict struct {
 	Running int `json:"working"`
@@ -113,9 +135,9 @@ type verdict struct {
 	Broken  int `json:"cap_broken"`
 }
 
-func (r *referee) verdict(project string) verdict {
+func (r *referee) verdict(name string) verdict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.scores[project]
+	s := r.scores[name]
 	return verdict{s.running, s.most, s.broken}
 }

@@ -35,7 +35,7 @@ type crash struct {
 
 func newReport(s *show) *report { return &report{show: s, began: time.Now()} }
 
-// row is how one project stands.
+// row is how one project stands, and its id; or how everything does.
 type row struct {
 	Project string `json:"project"`
 	Held    int    `json:"held"`
@@ -48,21 +48,32 @@ type row struct {
 }
 
 func (r *report) rows(ctx context.Context) (rows []row) {
+	all := r.row(ctx, everything)
+	all.Project, all.what = everything, "all of them together"
 	for _, p := range projects {
-		row := row{Project: p.name, verdict: r.show.referee.verdict(p.name), tally: r.show.load.tally(p.name), what: p.what}
-		if u, err := r.show.sem.Usage(ctx, r.show.id(p.name)); err == nil {
-			row.Held, row.Limit = u.Active, u.Limit
-			row.Dead, err = r.show.dead(ctx, p.name)
-			row.unknown = err != nil
-		} else {
-			row.unknown = true
-		}
+		row := r.row(ctx, p.id())
+		row.Project, row.tally, row.what = p.name, r.show.load.tally(p.name), p.what
 		if p.name == crashing && r.show.Pods > 0 {
 			row.what = ""
 		}
+		all.Admitted += row.Admitted
+		all.Refused += row.Refused
+		all.Errors += row.Errors
 		rows = append(rows, row)
 	}
-	return rows
+	return append(rows, all)
+}
+
+// row is how an id stands.
+func (r *report) row(ctx context.Context, name string) row {
+	row := row{verdict: r.show.referee.verdict(name)}
+	u, err := r.show.sem.Usage(ctx, r.show.id(name))
+	if err == nil {
+		row.Held, row.Limit = u.Active, u.Limit
+		row.Dead, err = r.show.dead(ctx, name)
+	}
+	row.unknown = err != nil
+	return row
 }
 
 // watch prints the rows again and again until ctx is over.
@@ -115,7 +126,7 @@ func (r *report) header() {
 }
 
 func (r *report) heading() string {
-	return fmt.Sprintf("gotsem demo: an HTTP service limited per project, on %s. %v, TTL %v. Ctrl-C ends it.\n\n", r.show.where, r.show.Length, r.show.ttl())
+	return fmt.Sprintf("gotsem demo: an HTTP service limited per project and as a whole, on %s. %v, TTL %v. Ctrl-C ends it.\n\n", r.show.where, r.show.Length, r.show.ttl())
 }
 
 // limited tells that the limit was overridden.
@@ -162,7 +173,7 @@ func (r *report) lapsed(after time.Duration) {
 
 func (w row) plain() string {
 	s := fmt.Sprintf("%-8s %d/%d  admitted %d  refused %d", w.Project, w.Held, w.Limit, w.Admitted, w.Refused)
-	if w.Refused > 0 {
+	if w.P99 > 0 {
 		s += fmt.Sprintf("  refusal p50 %.2f ms p99 %.2f ms", w.P50, w.P99)
 	}
 	if note := w.note(); note != "" {
@@ -184,6 +195,9 @@ func (w row) note() string {
 	return w.what
 }
 
+// barWidth is of the bars that show slots.
+const barWidth = 9
+
 // table is the rows as a table: how they stand, or at the end how much of it there
 // was at most.
 func table(rows []row, final bool) (lines []string) {
@@ -191,20 +205,22 @@ func table(rows []row, final bool) (lines []string) {
 	if final {
 		held = "MOST"
 	}
-	lines = append(lines, fmt.Sprintf("  %-8s %-9s %4s %8s %7s %6s %6s", "PROJECT", "", held, "ADMITTED", "REFUSED", "p50 ms", "p99 ms"))
+	lines = append(lines, fmt.Sprintf("  %-8s %-*s %5s %8s %7s %6s %6s", "PROJECT", barWidth, "", held, "ADMITTED", "REFUSED", "p50 ms", "p99 ms"))
 	for _, w := range rows {
+		each := (max(w.Limit, w.Held, w.Most) + barWidth - 1) / barWidth // slots to a character
+		part := func(of string, n int) string { return strings.Repeat(of, (max(n, 0)+each-1)/max(each, 1)) }
 		dead, live := min(w.Dead, w.Held), max(0, w.Held-w.Dead)
-		bar := strings.Repeat("x", dead) + strings.Repeat("#", live) + strings.Repeat(".", max(0, w.Limit-w.Held))
+		bar := part("x", dead) + part("#", live) + part(".", (w.Limit-w.Held)/max(each, 1)*each)
 		held := fmt.Sprintf("%d/%d", w.Held, w.Limit)
 		if final {
-			bar, held = strings.Repeat("#", w.Most), strconv.Itoa(w.Most)
+			bar, held = part("#", w.Most), strconv.Itoa(w.Most)
 		}
 		p50, p99 := "-", "-"
-		if w.Refused > 0 {
+		if w.P99 > 0 {
 			p50, p99 = fmt.Sprintf("%.2f", w.P50), fmt.Sprintf("%.2f", w.P99)
 		}
-		lines = append(lines, strings.TrimRight(fmt.Sprintf("  %-8s %-9s %4s %8d %7d %6s %6s  %s",
-			w.Project, bar, held, w.Admitted, w.Refused, p50, p99, w.note()), " "))
+		lines = append(lines, strings.TrimRight(fmt.Sprintf("  %-8s %-*s %5s %8d %7d %6s %6s  %s",
+			w.Project, barWidth, bar, held, w.Admitted, w.Refused, p50, p99, w.note()), " "))
 	}
 	return lines
 }
@@ -253,12 +269,8 @@ func (r *report) summary(ctx context.Context, interrupted bool) error {
 	rows := r.rows(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	broken, admitted, refused := 0, 0, 0
-	for _, w := range rows {
-		broken += w.Broken
-		admitted += w.Admitted
-		refused += w.Refused
-	}
+	broken, all := r.show.referee.broken(), rows[len(rows)-1]
+	admitted, refused := all.Admitted, all.Refused
 	stuck := r.crash != nil && r.crash.Lapsed == 0 && r.crash.Slots > 0 && !interrupted
 	if r.show.JSON {
 		r.json(map[string]any{

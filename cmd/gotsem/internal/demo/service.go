@@ -6,14 +6,15 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/ashfaqjani916/gotsem"
 )
 
-// service is what is limited: each request is a piece of work for a project, and
-// each project has so many at once.
+// service is what is limited: each request is a piece of work for a project. Each project
+// has so many at once, and all together have.
 type service struct {
 	sem   *gotsem.Semaphore
 	tag   string
@@ -26,12 +27,16 @@ type counter func(project string) (end func(), err error)
 // ServeHTTP works if there is room for it, else it answers 429 at once, and closes
 // the connection: behind a load balancer the next try meets another server.
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	project := r.PathValue("project")
-	id := s.tag + "/" + project
+	p, ok := projectOf(r.PathValue("project"))
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	id := s.tag + "/" + p.id()
 	if r.URL.Query().Has("crash") {
 		s.crash(r.Context(), id)
 	}
-	lease, err := s.sem.Try(r.Context(), id)
+	lease, err := s.sem.Try(r.Context(), id, gotsem.Also(s.tag+"/"+everything), gotsem.As(p.class))
 	var full *gotsem.FullError
 	switch {
 	case errors.As(err, &full):
@@ -44,7 +49,7 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer lease.Release(r.Context())
-	end, err := s.count(project)
+	end, err := s.count(p.name)
 	if err != nil { // the referee has gone: the demo is over
 		http.Error(w, "over", http.StatusServiceUnavailable)
 		return
@@ -56,6 +61,14 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if sleep(work, 50*time.Millisecond+rand.N(100*time.Millisecond)) {
 		_, _ = w.Write([]byte("done\n"))
 	}
+}
+
+func projectOf(name string) (p project, ok bool) {
+	i := slices.IndexFunc(projects, func(p project) bool { return p.name == name })
+	if i < 0 {
+		return project{}, false
+	}
+	return projects[i], true
 }
 
 // crash takes a slot as a process that was killed leaves it behind: it is neither
