@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
@@ -12,7 +14,9 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/ashfaqjani916/gotsem"
 	"github.com/ashfaqjani916/gotsem/cmd/gotsem/internal/demo"
+	"github.com/ashfaqjani916/gotsem/semui"
 	"github.com/ashfaqjani916/gotsem/store"
 )
 
@@ -23,7 +27,8 @@ type demoCmd struct {
 	Redis             string  `placeholder:"URL" help:"Run on this Redis, in several processes, one of which is killed half-way. GOTSEM_REDIS_URL is ignored here. The keys begin with gotsem-demo: and expire by themselves, except a small one, gotsem:e:gotsem-demo:, which stays."`
 	RedisPasswordFile string  `placeholder:"FILE" help:"Read the password from the first line of a file."`
 	Pods              int     `placeholder:"N" help:"How many processes, with --redis: 2 to 8 (default 3)."`
-	Seconds           float64 `default:"12" help:"How long it runs: 3 or more (default ${default})."`
+	Seconds           float64 `default:"0" placeholder:"N" help:"How long it runs: 3 or more (default 12; 600 with --ui)."`
+	UI                bool    `name:"ui" help:"Serve a page of it too, on a free loopback port, as gotsem ui does; it shows and changes nothing."`
 	JSON              bool    `help:"Print JSON, a line each: start, tick, event, summary."`
 }
 
@@ -33,7 +38,7 @@ func (*demoCmd) Help() string {
 
 func (c *demoCmd) Validate() error {
 	switch {
-	case c.Seconds < demo.MinLength.Seconds() || c.Seconds > 3600:
+	case c.Seconds != 0 && c.Seconds < demo.MinLength.Seconds() || c.Seconds > 3600:
 		return fmt.Errorf("--seconds %v: %v to 3600", c.Seconds, demo.MinLength.Seconds())
 	case c.Pods != 0 && c.Redis == "":
 		return errors.New("--pods: processes share their slots through a Redis: give --redis redis://host:6379 too")
@@ -46,6 +51,12 @@ func (c *demoCmd) Validate() error {
 func (c *demoCmd) Run(a *app) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	if c.Seconds == 0 {
+		c.Seconds = 12
+		if c.UI {
+			c.Seconds = 600
+		}
+	}
 	o := demo.Options{
 		Length: time.Duration(c.Seconds * float64(time.Second)),
 		JSON:   c.JSON, Terminal: term.IsTerminal(int(os.Stdout.Fd())),
@@ -54,6 +65,9 @@ func (c *demoCmd) Run(a *app) error {
 			return columns, lines
 		},
 		Out: a.stdout, Err: os.Stderr, Open: a.openFor,
+	}
+	if c.UI {
+		o.Page = servePage
 	}
 	if c.Redis != "" {
 		self, err := os.Executable()
@@ -64,6 +78,22 @@ func (c *demoCmd) Run(a *app) error {
 		o.Where = demo.Where{Redis: c.Redis, PasswordFile: c.RedisPasswordFile, Prefix: demoPrefix}
 	}
 	return demo.Run(ctx, o)
+}
+
+// servePage serves what sem's store keeps, to look at.
+func servePage(sem *gotsem.Semaphore) (url string, stop func(), err error) {
+	page, err := semui.New(semui.Options{Semaphore: sem, Authorize: semui.ViewOnly, Interval: 500 * time.Millisecond, Hosts: loopbackHosts})
+	if err != nil {
+		return "", nil, err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		_ = page.Close()
+		return "", nil, fmt.Errorf("--ui: %w", err)
+	}
+	srv := &http.Server{Handler: page, ReadHeaderTimeout: 5 * time.Second}
+	go func() { _ = srv.Serve(listener) }()
+	return "http://" + listener.Addr().String() + "/", func() { _, _ = page.Close(), srv.Close() }, nil
 }
 
 // podCmd is one of the processes of the demo.

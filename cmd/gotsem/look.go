@@ -28,12 +28,17 @@ type looking struct {
 
 // do runs f with a semaphore, until it is done, Timeout passes or Ctrl-C comes.
 func (l *looking) do(a *app, ttl time.Duration, f func(context.Context, *link, *gotsem.Semaphore) error) error {
+	return l.doWith(a, 1, ttl, f)
+}
+
+// doWith is do, where the programs that acquire are known to bring along a limit.
+func (l *looking) doWith(a *app, limit int, ttl time.Duration, f func(context.Context, *link, *gotsem.Semaphore) error) error {
 	link, err := l.open(a)
 	if err != nil {
 		return err
 	}
 	defer link.close()
-	sem, err := link.semaphore(l.Timeout, ttl)
+	sem, err := link.semaphoreOf(limit, l.Timeout, ttl)
 	if err != nil {
 		return fmt.Errorf("--timeout or --ttl: %w", err)
 	}

@@ -37,6 +37,7 @@ type commands struct {
 	Demo       demoCmd       `cmd:"" help:"Show an HTTP service limited per project, under load, in a live table."`
 	Run        runCmd        `cmd:"" help:"Run a command while holding a slot."`
 	Ls         lsCmd         `cmd:"" help:"List the ids that are held."`
+	Top        topCmd        `cmd:"" help:"Show the ids that hurt most, live, the worst first."`
 	Holders    holdersCmd    `cmd:"" help:"List who holds the slots of an id."`
 	Waiters    waitersCmd    `cmd:"" help:"List who waits in line for an id."`
 	Usage      usageCmd      `cmd:"" help:"Show how much of an id is held."`

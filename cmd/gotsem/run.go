@@ -107,7 +107,7 @@ func (c *runCmd) Run(a *app) error {
 		return &exitError{exitOwn, err}
 	}
 	defer link.close()
-	line := watch(link.store)
+	line := watchedBy(link.store)
 	log := &troubles{w: a.stderr}
 	sem, err := gotsem.New(gotsem.Options{
 		Store: line, Limit: c.Limit, LimitFunc: c.limitOf, Queue: queueFor(c.Wait, c.Queue), TTL: c.TTL, Label: c.Label,

@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -23,9 +25,9 @@ import (
 
 // In the scripts there are these programs: gotsem; await, which repeats a command
 // until it succeeds and what it prints matches; code, which wants a certain exit
-// code; and default, which undoes that a shell's background commands ignore INT.
+// code; fetch, which prints what is at a URL; and default, which undoes that a shell's background commands ignore INT.
 func TestMain(m *testing.M) {
-	programs := map[string]func(){"gotsem": main, "await": await, "code": code, "default": undoIgnore}
+	programs := map[string]func(){"gotsem": main, "await": await, "code": code, "default": undoIgnore, "fetch": fetch}
 	// Under nohup and in some CI systems these are ignored, and every child would
 	// inherit that: a shell cannot even trap them. Caught by the test itself, exec makes
 	// them the default again.
@@ -101,6 +103,19 @@ func await() {
 	}
 	fmt.Fprintf(os.Stderr, "await: no %s in %v; last:\n%s", pattern, patience, bytes.TrimSpace(out))
 	os.Exit(1)
+}
+
+// fetch URL prints what is there.
+func fetch() {
+	resp, err := (&http.Client{Timeout: patience}).Get(os.Args[1])
+	if err == nil {
+		defer resp.Body.Close()
+		_, err = io.Copy(os.Stdout, resp.Body)
+	}
+	if err != nil || resp.StatusCode != http.StatusOK {
+		fmt.Fprintln(os.Stderr, "fetch:", err, resp)
+		os.Exit(1)
+	}
 }
 
 // code N COMMAND… runs the command, and fails if its exit code is another.

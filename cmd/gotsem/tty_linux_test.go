@@ -164,3 +164,21 @@ func TestLostOnATerminal(t *testing.T) {
 		t.Error("the command's child lives on without a slot")
 	}
 }
+
+// top is drawn over itself, no wider than the terminal, and leaves that as it was, by q and by Ctrl-C.
+func TestTopLeavesTheTerminalAsItWas(t *testing.T) {
+	url := "redis://" + redistest.Start(t).Addr()
+	for name, key := range map[string]string{"q": "q", "Ctrl-C": "\x03"} {
+		t.Run(name, func(t *testing.T) {
+			term := onTerminal(t, url, `
+				id=job$(printf '%0300d' 7)
+				gotsem limit "$id" 3 >/dev/null
+				cd "$(mktemp -d)"; stty -a >before; gotsem top --interval 100ms; echo rc=$?; stty -a >after; cmp before after && echo same`)
+			term.await(`Idle +0 +3 +0 +-  job0+…\x1b\[K`)
+			term.await(`1 ids in the last walk(?s:.*)1 ids in the last walk`) // twice: it goes on
+			term.press(key)
+			term.await(`\x1b\[\?25h\x1b\[\?1049lrc=0`)
+			term.await(`same`)
+		})
+	}
+}

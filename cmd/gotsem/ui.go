@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -18,17 +19,19 @@ import (
 	"github.com/ashfaqjani916/gotsem/semui"
 )
 
+var loopbackHosts = []string{"127.0.0.1", "localhost", "::1"}
+
 type uiCmd struct {
 	connection
 	Listen  string        `default:"127.0.0.1:7788" help:"Where the page is served: a loopback address (default ${default}; port 0: any that is free)."`
-	Operate bool          `help:"Limits can be changed by who opens the URL that is printed."`
+	Operate bool          `help:"Limits can be changed, and slots revoked, by who opens the URL that is printed."`
 	Limit   int           `default:"0" placeholder:"N" help:"The limit that your programs bring along; 0: not known, so that only limits set by hand are shown."`
 	Pin     []string      `placeholder:"ID" sep:"none" help:"An id that is always looked at. May be given again."`
 	Timeout time.Duration `default:"1s" help:"Give up a call when Redis does not answer for so long (default ${default})."`
 }
 
 func (*uiCmd) Help() string {
-	return `Serves a page of what hurts: which ids have a line or are full, who holds them, and what their limit is. Redis is asked only while somebody looks, 150 times a second at most; large prefixes are walked over minutes, and the page says how far it is. Every user of this machine can look; with --operate, only who has the URL that is printed, once, can change limits. It is not meant for other machines: to share it, mount package semui in a service of yours behind its login.`
+	return `Serves a page of what hurts: which ids have a line or are full, who holds them and who waits, and what their limit is. Redis is asked only while somebody looks, 150 times a second at most; large prefixes are walked over minutes, and the page says how far it is. Every user of this machine can look; with --operate, only who has the URL that is printed, once, can change limits and revoke slots. It is not meant for other machines: to share it, mount package semui in a service of yours behind its login.`
 }
 
 func (c *uiCmd) Validate() error {
@@ -58,7 +61,7 @@ func (c *uiCmd) Run(a *app) error {
 	defer sem.Close()
 	key := &operator{once: rand.Text(), cookie: rand.Text()}
 	page, err := semui.New(semui.Options{
-		Semaphore: sem, LimitUnknown: c.Limit == 0, Pinned: c.Pin, Hosts: []string{"127.0.0.1", "localhost", "::1"},
+		Semaphore: sem, LimitUnknown: c.Limit == 0, Pinned: c.Pin, Hosts: loopbackHosts,
 		Authorize: func(r *http.Request) (string, semui.Access) {
 			if c.Operate && key.has(r) {
 				return "operator", semui.Operate
@@ -81,12 +84,13 @@ func (c *uiCmd) Run(a *app) error {
 	} else {
 		fmt.Fprintln(a.stdout, url)
 	}
-	return serve(listener, key.exchange(page))
+	return serve(listener, key.exchange(page), page)
 }
 
-// serve serves until Ctrl-C comes.
-func serve(listener net.Listener, page http.Handler) error {
-	srv := &http.Server{Handler: page, ReadHeaderTimeout: 5 * time.Second}
+// serve serves until Ctrl-C comes; then it closes the page, whose streams would go on.
+func serve(listener net.Listener, h http.Handler, page io.Closer) error {
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
+	srv.RegisterOnShutdown(func() { _ = page.Close() })
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	failed := make(chan error, 1)

@@ -26,7 +26,7 @@ type watched struct {
 	until    time.Time // patience ends
 }
 
-func watch(s *redisstore.Store) *watched {
+func watchedBy(s *redisstore.Store) *watched {
 	return &watched{Store: s, moved: make(chan struct{}, 1), away: func(error, time.Duration, time.Duration) {}}
 }
 

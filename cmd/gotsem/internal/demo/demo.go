@@ -39,6 +39,9 @@ type Options struct {
 	Open       func(Where) (s store.Store, shown string, end func(), err error)
 	Err        io.Writer // of the pods
 
+	// Page serves a page that shows what the semaphore's store keeps. Nil: there is none.
+	Page func(*gotsem.Semaphore) (url string, stop func(), err error)
+
 	embedded store.Store // nil: a new one
 }
 
@@ -138,6 +141,7 @@ type show struct {
 	Options
 	tag     string // of this run: ids are tag/name
 	where   string
+	page    string // where it is to be seen; "": nowhere
 	sem     *gotsem.Semaphore
 	referee *referee
 	load    *load
@@ -163,6 +167,14 @@ func Run(ctx context.Context, o Options) error {
 	defer s.sem.Close()
 	if _, err := s.sem.Usage(ctx, s.id(changing)); err != nil { // is it there at all?
 		return fmt.Errorf("the demo needs its store, %s: %w", where, err)
+	}
+	if o.Page != nil {
+		url, stop, err := o.Page(s.sem)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		s.page = url
 	}
 	s.report = newReport(s)
 	addresses, stop, err := s.serve(ctx)

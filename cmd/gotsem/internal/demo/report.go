@@ -119,14 +119,18 @@ func (r *report) header() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.show.JSON {
-		r.json(map[string]any{"type": "start", "store": r.show.where, "seconds": r.show.Length.Seconds(), "ttl_s": r.show.ttl().Seconds()})
+		r.json(map[string]any{"type": "start", "store": r.show.where, "page": r.show.page, "seconds": r.show.Length.Seconds(), "ttl_s": r.show.ttl().Seconds()})
 		return
 	}
 	r.printf("%s", r.heading())
 }
 
 func (r *report) heading() string {
-	return fmt.Sprintf("gotsem demo: an HTTP service limited per project and as a whole, on %s. %v, TTL %v. Ctrl-C ends it.\n\n", r.show.where, r.show.Length, r.show.ttl())
+	page := ""
+	if r.show.page != "" {
+		page = "Open " + r.show.page + " in a browser.\n"
+	}
+	return fmt.Sprintf("gotsem demo: an HTTP service limited per project and as a whole, on %s. %v, TTL %v. Ctrl-C ends it.\n%s\n", r.show.where, r.show.Length, r.show.ttl(), page)
 }
 
 // limited tells that the limit was overridden.
