@@ -32,6 +32,12 @@
 // pass Lease.Fence to the resource. docs/guarantees.md has the exceptions, with their
 // numbers.
 //
+// # Closing
+//
+// Close of the Semaphore is all there is to close: it releases what is held and leaves no
+// connection of the store's own. The client that the store was made of stays the caller's,
+// and is closed after it. A semaphore of NewGotsem needs no Close.
+//
 // # Reading order
 //
 // options.go (what can be set), gotsem.go (what a semaphore is made of), call.go and

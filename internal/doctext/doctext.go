@@ -115,13 +115,13 @@ func parse(at, line string) (all []Command) {
 func split(line string) (commands [][]string) {
 	var words []string
 	var word strings.Builder
-	begun := false
+	begun, redirection := false, false
 	end := func() {
-		if begun && !strings.HasPrefix(word.String(), ">") && !strings.HasPrefix(word.String(), "2>") {
+		if begun && !redirection {
 			words = append(words, word.String())
 		}
 		word.Reset()
-		begun = false
+		begun, redirection = false, false
 	}
 	quote := rune(0)
 	for _, r := range line {
@@ -142,6 +142,7 @@ func split(line string) (commands [][]string) {
 			end()
 			commands, words = append(commands, words), nil
 		default:
+			redirection = redirection || r == '>'
 			word.WriteRune(r)
 			begun = true
 		}
