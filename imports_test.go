@@ -45,7 +45,7 @@ var imports = map[string]struct {
 		reason:  "the quick no is net/http and the semaphore, for every router",
 	},
 	module + "/internal/watch": {
-		allowed:   []string{module},
+		allowed:   []string{module, module + "/store"},
 		forbidden: []string{"testing", "net/http"},
 		reason:    "it looks, for whoever shows what it sees",
 	},

@@ -209,15 +209,45 @@ func (s *Semaphore) list(ctx context.Context, id string, ask func(context.Contex
 	return s.gate.call(ctx, id, func(ctx context.Context) error { return ask(ctx, l) })
 }
 
-// IDs lists the ids that are held at the moment, that somebody waits for, or whose limit
-// was set with SetLimit, in no order; one may come twice if the store changes meanwhile. It walks over all that the store keeps, a piece
-// at a time, for as long as ctx allows; each piece takes StoreTimeout at most.
-func (s *Semaphore) IDs(ctx context.Context) iter.Seq2[string, error] {
-	l, ok := s.opt.Store.(store.Lister)
-	if !ok {
-		return func(yield func(string, error) bool) { yield("", s.cannot("list ids")) }
+// Standing is an id, and how it stands.
+type Standing struct {
+	ID string
+	Usage
+}
+
+// Walk lists how the ids stand that are held at the moment, that somebody waits for, or whose
+// limit was set with SetLimit, in no order; one may come twice if the store changes
+// meanwhile. It walks over all that the store keeps, a piece at a time, for as long as
+// ctx allows; each piece takes StoreTimeout at most, and between two it waits for pause, so
+// that it need be no burden. On Redis a piece is a SCAN of a thousand keys, of which all are
+// looked at twice, or a script about fifty ids, on a Cluster about those of one slot.
+func (s *Semaphore) Walk(ctx context.Context, pause time.Duration) iter.Seq2[Standing, error] {
+	return func(yield func(Standing, error) bool) {
+		l, ok := s.opt.Store.(store.Lister)
+		if !ok {
+			yield(Standing{}, s.cannot("list ids"))
+			return
+		}
+		for st, err := range l.Walk(store.WithPageTimeout(ctx, s.opt.StoreTimeout), s.opt.Limit, pause) {
+			if err == nil && !st.LimitSet {
+				st.Limit = s.limits.remembered(st.ID, s.opt.Limit)
+			}
+			if !yield(Standing{st.ID, Usage(st.Usage)}, err) {
+				return
+			}
+		}
 	}
-	return l.IDs(store.WithPageTimeout(ctx, s.opt.StoreTimeout))
+}
+
+// IDs is Walk without a pause, and without how they stand.
+func (s *Semaphore) IDs(ctx context.Context) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for st, err := range s.Walk(ctx, 0) {
+			if !yield(st.ID, err) {
+				return
+			}
+		}
+	}
 }
 
 // Revoke takes the lease with that slot id away from its holder, wherever that

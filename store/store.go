@@ -364,9 +364,29 @@ type Lister interface {
 	Holders(ctx context.Context, id, after string, n int) (page []Holder, next string, err error)
 	// Waiters lists the first n of the line of id, 1 to MaxPage, in its order.
 	Waiters(ctx context.Context, id string, n int) ([]Waiter, error)
-	// IDs lists the ids that are held, waited for, or have a limit set by hand, in no
-	// order; one may come twice.
-	IDs(ctx context.Context) iter.Seq2[string, error]
+	// Walk lists how the ids stand that are held, waited for, or have a limit set by hand,
+	// in no order; one may come twice. limit is as in Usage. Each piece of the walk takes
+	// [PageTimeout] at most, and between two it waits for pause.
+	Walk(ctx context.Context, limit int, pause time.Duration) iter.Seq2[Standing, error]
+}
+
+// Rest waits for pause, or until ctx is over, and then is its error.
+func Rest(ctx context.Context, pause time.Duration) error {
+	if pause > 0 && ctx.Err() == nil {
+		timer := time.NewTimer(pause)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+	}
+	return ctx.Err()
+}
+
+// Standing is an id, and how it stands.
+type Standing struct {
+	ID string
+	Usage
 }
 
 // MaxPage is how many a Lister lists at once.

@@ -286,6 +286,26 @@ func runLevels(args []string) error {
 	return nil
 }
 
+func runLooks(args []string) error {
+	f := flag.NewFlagSet("looks", flag.ExitOnError)
+	length := f.Duration("length", 15*time.Second, "of each measurement")
+	ids := f.Int("ids", 100_000, "that are held")
+	holders := f.Int("holders", 100_000, "of one id")
+	waiters := f.Int("waiters", 1_000, "in all, a hundred an id")
+	_ = f.Parse(args)
+	r, err := faults.Within("looks", func(tb redistest.TB) faults.LooksResult {
+		return faults.Looks(tb, *ids, *holders, *waiters, *length)
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Println(r)
+	if bad := r.Bad(); len(bad) > 0 {
+		return errors.New(strings.Join(bad, "; "))
+	}
+	return nil
+}
+
 func runStarved(args []string) error {
 	f := flag.NewFlagSet("starved", flag.ExitOnError)
 	length := f.Duration("length", time.Minute, "how long")

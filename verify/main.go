@@ -34,6 +34,7 @@ var commands = map[string]struct {
 	"impatient": {runImpatient, "patient callers beside ones that give up at once"},
 	"starved":   {runStarved, "leases of a process that is starved of its processor"},
 	"levels":    {runLevels, "several limits at once: fair shares, and limits that cross"},
+	"looks":     {runLooks, "what it costs Redis that somebody looks at the operators' page"},
 	"xsync":     {runXSync, "the tests of golang.org/x/sync/semaphore, on both stores"},
 	"mutants":   {runMutants, "break the rules one by one, and see that a check notices"},
 }
@@ -57,7 +58,7 @@ func main() {
 		}
 	}
 	fmt.Fprintln(os.Stderr, "usage: go run . COMMAND [flags]")
-	for _, name := range []string{"check", "soak", "table", "split", "packets", "away", "local", "impatient", "starved", "levels", "xsync", "mutants"} {
+	for _, name := range []string{"check", "soak", "table", "split", "packets", "away", "local", "impatient", "starved", "levels", "looks", "xsync", "mutants"} {
 		if c, ok := commands[name]; ok {
 			fmt.Fprintf(os.Stderr, "  %-9s %s\n", name, c.what)
 		}

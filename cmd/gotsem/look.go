@@ -111,18 +111,15 @@ func (c *lsCmd) Run(a *app) error {
 		}
 		const row = "%6s %6s %8s  %s\n"
 		seen := make(map[string]bool)
-		for id, err := range sem.IDs(ctx) {
+		for st, err := range sem.Walk(ctx, 0) {
 			if err != nil {
 				return fmt.Errorf("listing ids, after %d: %w", len(seen), err)
 			}
+			id := st.ID
 			if seen[id] || !c.shows(id) {
 				continue
 			}
-			u, err := sem.Usage(ctx, id)
-			if err != nil {
-				return err
-			}
-			s := standingOf(id, u)
+			s := standingOf(id, st.Usage)
 			if c.JSON {
 				if err := printJSON(a.stdout, s); err != nil {
 					return err

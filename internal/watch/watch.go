@@ -5,12 +5,12 @@ package watch
 import (
 	"cmp"
 	"context"
-	"iter"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/ashfaqjani916/gotsem"
+	"github.com/ashfaqjani916/gotsem/store"
 )
 
 // Options say what is watched, and how often.
@@ -30,6 +30,8 @@ const (
 	alsoMost = 20               // of them, those that this process refused most
 	pointsOf = 150              // of an id's history
 	between  = 10 * time.Second // two walks, if the first was over sooner
+
+	walkPause = 100 * time.Millisecond // between two pieces, of fifty ids or a thousand keys
 )
 
 // Point is how an id stood once.
@@ -51,8 +53,8 @@ type State struct {
 	Whole int       // ids of the last walk that came to its end; -1: none did yet
 }
 
-// Watch looks at the store while somebody looks at it. One goroutine asks: each interval
-// the ids that hurt most, and in what is left of the budget it walks over all.
+// Watch looks at the store while somebody looks at it. One goroutine asks each interval for
+// the ids that hurt most, within the budget, and one walks over all, ten pieces a second.
 type Watch struct {
 	opt Options
 
@@ -159,68 +161,66 @@ func (w *Watch) leave(ctx context.Context) bool {
 }
 
 func (w *Watch) run(ctx context.Context) {
-	var walk func() (string, error, bool)
-	stop := func() {}
-	defer func() { stop() }()
-	var resume time.Time    // when the next walk begins
-	var paged time.Duration // what this walk has spent on pages, which spend does not see
+	var walking sync.WaitGroup
+	walking.Go(func() { w.walk(ctx) })
+	defer walking.Wait()
 	for !w.leave(ctx) {
 		tick := time.Now().Add(w.opt.Interval)
 		for _, id := range w.hot() {
-			if w.ask(ctx, id, true) != nil {
+			if w.Ask(ctx, id) != nil {
 				break // one failure is enough to know; the next interval asks again
 			}
 		}
-		for ctx.Err() == nil && time.Now().Before(tick) {
-			if walk == nil {
-				if time.Now().Before(resume) {
-					break
-				}
-				walk, stop = iter.Pull2(w.opt.Semaphore.IDs(ctx))
-				paged = 0
-				w.begin()
-			}
-			page := time.Now()
-			id, err, more := walk()
-			paged += time.Since(page)
-			if more && err == nil {
-				err = w.ask(ctx, id, false)
+		_ = store.Rest(ctx, time.Until(tick))
+	}
+}
+
+// walk walks over all ids, again and again.
+func (w *Watch) walk(ctx context.Context) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		w.begin()
+		var failed error
+		for st, err := range w.opt.Semaphore.Walk(ctx, walkPause) {
+			if failed = err; err == nil {
+				w.keep(st.ID, st.Usage, false)
 				w.count()
 			}
-			if !more || err != nil {
-				w.finish(err)
-				stop()
-				walk, stop = nil, func() {}
-				resume = time.Now().Add(max(between, 20*paged))
-			}
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Until(tick)):
+		if ctx.Err() == nil { // what was broken off says nothing
+			w.finish(failed)
 		}
+		_ = store.Rest(ctx, max(between, time.Since(began)/10))
 	}
 }
 
 // Ask asks how an id stands, and keeps it.
-func (w *Watch) Ask(ctx context.Context, id string) error { return w.ask(ctx, id, true) }
-
-func (w *Watch) ask(ctx context.Context, id string, hot bool) error {
+func (w *Watch) Ask(ctx context.Context, id string) error {
 	if err := w.Spend(ctx); err != nil {
 		return err
 	}
 	u, err := w.opt.Semaphore.Usage(ctx, id)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.state.Err = err; err != nil {
+	if err != nil {
+		if ctx.Err() == nil {
+			w.finish(err)
+		}
 		return err
 	}
+	w.keep(id, u, true)
+	return nil
+}
+
+// keep keeps how an id stands; with a history if it is hot.
+func (w *Watch) keep(id string, u gotsem.Usage, hot bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	r := w.rows[id]
 	if r == nil {
 		r = &Row{ID: id}
 		w.rows[id] = r
 	}
 	r.Usage, r.At = u, time.Now()
-	w.state.OK = r.At
+	w.state.OK, w.state.Err = r.At, nil
 	if hot {
 		if len(r.History) >= pointsOf {
 			r.History = slices.Delete(r.History, 0, len(r.History)-pointsOf+1)
@@ -232,7 +232,6 @@ func (w *Watch) ask(ctx context.Context, id string, hot bool) error {
 			delete(w.rows, r.ID)
 		}
 	}
-	return nil
 }
 
 // sorted returns all rows, by pain. It needs mu.
@@ -264,7 +263,7 @@ func (w *Watch) hot() []string {
 			ids = append(ids, id)
 		}
 	}
-	most := min(hotMost, max(1, int(float64(w.opt.Budget)*w.opt.Interval.Seconds()/2))) // half of the budget walks
+	most := min(hotMost, max(1, int(float64(w.opt.Budget)*w.opt.Interval.Seconds())))
 	for _, r := range w.sorted() {
 		switch named := slices.Contains(ids, r.ID); {
 		case named:

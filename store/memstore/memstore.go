@@ -185,6 +185,12 @@ func (s *Store) Usage(ctx context.Context, id string, limit int) (store.Usage, e
 	sh, now := s.lock(id)
 	e := sh.entry(id)
 	e.settle(sh, now)
+	u := e.usage(now, limit)
+	s.leave(sh, id, e, now)
+	return u, nil
+}
+
+func (e *entry) usage(now time.Duration, limit int) store.Usage {
 	u := store.Usage{Active: e.active, Limit: e.limitFor(limit), LimitSet: e.set != nil, Waiting: len(e.line), NextIn: e.nextIn(now)}
 	if len(e.line) > 0 {
 		u.HeadAge = now - e.line[0].since
@@ -194,8 +200,7 @@ func (s *Store) Usage(ctx context.Context, id string, limit int) (store.Usage, e
 			u.Line[sl.class.Index()]++
 		}
 	}
-	s.leave(sh, id, e, now)
-	return u, nil
+	return u
 }
 
 // clearPage is how many slots are taken away in one step: others of the shard get in
@@ -344,27 +349,27 @@ func (s *Store) Waiters(ctx context.Context, id string, n int) ([]store.Waiter, 
 	return out, nil
 }
 
-// IDs implements store.Lister. It looks at one shard at a time, and does not
+// Walk implements store.Lister. It looks at one shard at a time, and does not
 // hold its lock while the caller looks at an id.
-func (s *Store) IDs(ctx context.Context) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
+func (s *Store) Walk(ctx context.Context, limit int, pause time.Duration) iter.Seq2[store.Standing, error] {
+	return func(yield func(store.Standing, error) bool) {
 		for i := range s.shards {
-			if err := ctx.Err(); err != nil {
-				yield("", err)
+			if err := store.Rest(ctx, pause); err != nil {
+				yield(store.Standing{}, err)
 				return
 			}
 			sh := &s.shards[i]
 			sh.mu.Lock()
 			now := time.Since(s.start)
-			ids := make([]string, 0, len(sh.ids))
+			all := make([]store.Standing, 0, len(sh.ids))
 			for id, e := range sh.ids {
 				if e.settle(sh, now); len(e.held) > 0 || len(e.line) > 0 || e.set != nil {
-					ids = append(ids, id)
+					all = append(all, store.Standing{ID: id, Usage: e.usage(now, limit)})
 				}
 			}
 			s.unlock(sh)
-			for _, id := range ids {
-				if !yield(id, nil) {
+			for _, st := range all {
+				if !yield(st, nil) {
 					return
 				}
 			}

@@ -485,14 +485,14 @@ func TestIDsWhileTheyChange(t *testing.T) {
 	})
 	for range 20 {
 		seen := 0
-		for id, err := range s.IDs(ctx) {
+		for st, err := range s.Walk(ctx, 1, 0) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.Usage(ctx, id, 1); err != nil { // no lock is held here
+			if _, err := s.Usage(ctx, st.ID, 1); err != nil { // no lock is held here
 				t.Fatal(err)
 			}
-			if id[0] == 's' {
+			if st.ID[0] == 's' {
 				seen++
 			}
 		}

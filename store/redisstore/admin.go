@@ -19,16 +19,23 @@ func (s *Store) Usage(ctx context.Context, id string, limit int) (store.Usage, e
 	if err != nil {
 		return store.Usage{}, err
 	}
-	u := store.Usage{Active: integer(reply, 1), Limit: integer(reply, 2), LimitSet: integer(reply, 3) == 1, Waiting: integer(reply, 4), NextIn: ms(int64(integer(reply, 5)))}
-	if len(reply) > 7 {
-		text, _ := reply[6].(string)
-		_, _ = fmt.Sscan(text, &u.Line[0], &u.Line[1], &u.Line[2], &u.Line[3])
-		head, _ := reply[7].(string)
-		if _, since, ok := readStamp(head); ok {
-			u.HeadAge = ms(max(replyTime(reply)-since, 1))
-		}
+	return usageOf(reply, 0), nil
+}
+
+// usageOf reads what usage.lua says of the i-th of the ids that it was asked about.
+func usageOf(reply []any, i int) (u store.Usage) {
+	at := 1 + 7*i
+	if len(reply) < at+7 {
+		return u
 	}
-	return u, nil
+	u = store.Usage{Active: integer(reply, at), Limit: integer(reply, at+1), LimitSet: integer(reply, at+2) == 1, Waiting: integer(reply, at+3), NextIn: ms(int64(integer(reply, at+4)))}
+	classes, _ := reply[at+5].(string)
+	_, _ = fmt.Sscan(classes, &u.Line[0], &u.Line[1], &u.Line[2], &u.Line[3])
+	head, _ := reply[at+6].(string)
+	if _, since, ok := readStamp(head); ok {
+		u.HeadAge = ms(max(replyTime(reply)-since, 1))
+	}
+	return u
 }
 
 // Clear implements store.Store. It takes a page at a time, until none is left: what is
@@ -135,5 +142,5 @@ func (s *Store) run(ctx context.Context, sc *script, id string, grace int64, arg
 	if err := s.check(ctx, id, "-"); err != nil {
 		return nil, err
 	}
-	return s.exec.run(ctx, sc, id, grace, args...)
+	return s.exec.run(ctx, sc, []string{id}, grace, args...)
 }

@@ -259,20 +259,24 @@ func (e *executor) sendDurably(ctx context.Context, calls []*call) (first error)
 	return first
 }
 
-// run runs a script on one id, alone: for what is asked seldom.
-func (e *executor) run(ctx context.Context, sc *script, id string, grace int64, args ...any) ([]any, error) {
+// run runs a script on ids of one cluster slot, mostly one, alone: for what is asked seldom.
+func (e *executor) run(ctx context.Context, sc *script, ids []string, grace int64, args ...any) ([]any, error) {
 	if err := e.learn(ctx); err != nil {
 		return nil, classify(err)
 	}
 	var c *call
 	for range 2 { // keys can turn out to go by cluster slot, once
-		k := keysOf(e.codec.prefix, id)
-		c = e.codec.single(callKey{verb: release, slot: k.slot, bySlot: e.codec.slotted()}, grace > 0)
+		names, slot := make([]string, 4*len(ids), 4*len(ids)+1), uint16(0)
+		for i, id := range ids {
+			k := keysOf(e.codec.prefix, id)
+			names[i], names[len(ids)+i], names[2*len(ids)+i], names[3*len(ids)+i], slot = k.s, k.m, k.q, k.l, k.slot
+		}
+		c = e.codec.single(callKey{verb: release, slot: slot, bySlot: e.codec.slotted()}, grace > 0)
 		all := append(make([]any, 0, 2+len(args)), *e.codec.header(c))
 		if sc != usageScript && sc != listScript && sc != stateScript { // they hand on no room
 			all = append(all, grace)
 		}
-		c.cmd = e.eval(ctx, sc, []string{k.s, k.m, k.q, k.l, *e.codec.marker(k.slot)}, append(all, args...)...)
+		c.cmd = e.eval(ctx, sc, append(names, *e.codec.marker(slot)), append(all, args...)...)
 		if !e.crossed([]*call{c}) {
 			break
 		}
@@ -281,7 +285,7 @@ func (e *executor) run(ctx context.Context, sc *script, id string, grace int64, 
 	reply, err := c.cmd.Slice()
 	switch {
 	case isMoving(err):
-		return nil, errMoving(id, err)
+		return nil, errMoving(ids[0], err)
 	case err != nil:
 		e.client.reloadOn(err)
 	}

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -104,28 +105,26 @@ func replyTime(reply []any) int64 {
 	return int64(max(integer(reply, 0), -integer(reply, 0)) / callNumbers)
 }
 
-// IDs implements store.Lister. It scans the whole keyspace of each master twice, a
+// Walk implements store.Lister. It scans the whole keyspace of each master twice, a
 // thousand keys at a time: for what is held, and for what is not held but waited for or
-// limited by hand.
-func (s *Store) IDs(ctx context.Context) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
+// limited by hand. Of the ids that it finds, fifty are asked about in one call, and
+// on a Cluster those of one slot.
+func (s *Store) Walk(ctx context.Context, limit int, pause time.Duration) iter.Seq2[store.Standing, error] {
+	return func(yield func(store.Standing, error) bool) {
 		if s.bad != nil {
-			yield("", s.bad)
+			yield(store.Standing{}, s.bad)
 			return
 		}
 		nodes, err := page(ctx, s.client, s.masters)
 		for at := 0; err == nil && at < 2*len(nodes); at++ {
-			scan := s.scanHeld
-			if at%2 == 1 {
-				scan = s.scanRest
-			}
+			w := walker{s, limit, pause, at%2 == 0}
 			more := true
-			if more, err = s.scan(ctx, nodes[at/2], scan, yield); !more {
+			if more, err = w.scan(ctx, nodes[at/2], yield); !more {
 				return
 			}
 		}
 		if err != nil {
-			yield("", classify(err))
+			yield(store.Standing{}, classify(err))
 		}
 	}
 }
@@ -165,23 +164,42 @@ func (s *Store) masters(ctx context.Context) (nodes []redis.Cmdable, err error) 
 	return nodes, err
 }
 
-// scan yields the ids that node keeps; more is false if yield wants no more.
-func (s *Store) scan(ctx context.Context, node redis.Cmdable, next scanPage, yield func(string, error) bool) (more bool, err error) {
-	cursor := uint64(0)
-	for {
-		ids, err := page(ctx, s.client, func(ctx context.Context) ([]string, error) {
-			ids, at, err := next(ctx, node, cursor)
+// walker walks over the keys of holders, or over those of lines and limits set by hand.
+type walker struct {
+	*Store
+	limit int
+	pause time.Duration
+	held  bool
+}
+
+// scan yields what node keeps; more is false if yield wants no more.
+func (w walker) scan(ctx context.Context, node redis.Cmdable, yield func(store.Standing, error) bool) (more bool, err error) {
+	for cursor := uint64(0); ; {
+		if err := store.Rest(ctx, w.pause); err != nil {
+			return true, err
+		}
+		ids, err := page(ctx, w.client, func(ctx context.Context) ([]string, error) {
+			keys, next, err := w.keys(ctx, node, cursor)
 			if err == nil { // what was left behind does not come here
-				cursor = at
+				cursor = next
 			}
-			return ids, err
+			return w.ids(keys), err
 		})
 		if err != nil {
 			return true, err
 		}
-		for _, id := range ids {
-			if !yield(id, nil) {
-				return false, nil
+		for _, some := range w.together(ids) {
+			if err := store.Rest(ctx, w.pause); err != nil {
+				return true, err
+			}
+			all, err := page(ctx, w.client, func(ctx context.Context) ([]store.Standing, error) { return w.stand(ctx, some) })
+			if err != nil {
+				return true, err
+			}
+			for _, st := range all {
+				if !yield(st, nil) {
+					return false, nil
+				}
 			}
 		}
 		if cursor == 0 {
@@ -190,66 +208,74 @@ func (s *Store) scan(ctx context.Context, node redis.Cmdable, next scanPage, yie
 	}
 }
 
-// scanPage returns the ids of a page of the keyspace, and the cursor of the next.
-type scanPage func(ctx context.Context, node redis.Cmdable, cursor uint64) (ids []string, next uint64, err error)
+const scanPage, askedAtOnce = 1000, 50
 
-// scanHeld looks for holders.
-func (s *Store) scanHeld(ctx context.Context, node redis.Cmdable, cursor uint64) (ids []string, next uint64, err error) {
-	keys, next, err := node.ScanType(ctx, cursor, globEscape(s.prefix)+"*", 1000, "zset").Result()
-	if err != nil {
-		return nil, 0, err
+func (w walker) keys(ctx context.Context, node redis.Cmdable, cursor uint64) (keys []string, next uint64, err error) {
+	if w.held {
+		return node.ScanType(ctx, cursor, globEscape(w.prefix)+"*", scanPage, "zset").Result()
 	}
-	for _, key := range keys {
-		if len(key) > len(s.prefix) && !strings.HasPrefix(key, "gotsem:") {
-			ids = append(ids, key[len(s.prefix):])
-		}
-	}
-	ids, err = s.held(ctx, node, ids, true)
-	return ids, next, err
+	return node.Scan(ctx, cursor, "gotsem:{*", scanPage).Result()
 }
 
-// scanRest looks for lines and limits set by hand, of ids that nobody holds.
-func (s *Store) scanRest(ctx context.Context, node redis.Cmdable, cursor uint64) (ids []string, next uint64, err error) {
-	keys, next, err := node.Scan(ctx, cursor, "gotsem:{*", 1000).Result()
-	if err != nil {
-		return nil, 0, err
-	}
+// ids are those of the keys that are of the kind which is looked for.
+func (w walker) ids(keys []string) (ids []string) {
 	for _, key := range keys {
-		base, kind := baseOf(key)
-		id, ours := strings.CutPrefix(base, s.prefix)
-		if ours && id != "" && (kind == 'q' || kind == 'l') && !slices.Contains(ids, id) {
+		base := key
+		if !w.held {
+			kind := byte(0)
+			if base, kind = baseOf(key); kind != 'q' && kind != 'l' {
+				continue
+			}
+		} else if strings.HasPrefix(key, "gotsem:") {
+			continue
+		}
+		if id, ours := strings.CutPrefix(base, w.prefix); ours && id != "" && (w.held || !slices.Contains(ids, id)) {
 			ids = append(ids, id)
 		}
 	}
-	ids, err = s.held(ctx, node, ids, false)
-	return ids, next, err
+	return ids
 }
 
-// held returns those of ids that somebody holds at the moment, or those that nobody does:
-// a key outlives its last slot a little.
-func (s *Store) held(ctx context.Context, node redis.Cmdable, ids []string, want bool) ([]string, error) {
-	if len(ids) == 0 {
-		return nil, nil
+// together divides ids into those that one call asks about.
+func (w walker) together(ids []string) (parts [][]string) {
+	if w.codec.slotted() {
+		slot := func(id string) uint16 { return keysOf(w.prefix, id).slot }
+		slices.SortFunc(ids, func(a, b string) int { return cmp.Compare(slot(a), slot(b)) })
+		for len(ids) > 0 {
+			n := 1
+			for n < min(len(ids), askedAtOnce) && slot(ids[n]) == slot(ids[0]) {
+				n++
+			}
+			parts, ids = append(parts, ids[:n]), ids[n:]
+		}
+		return parts
 	}
-	now, err := node.Time(ctx).Result()
-	if err != nil {
+	return slices.Collect(slices.Chunk(ids, askedAtOnce))
+}
+
+// stand asks how ids stand, and leaves out those that are not what is looked for: a key
+// outlives its last slot a little, and who is held comes by its holders.
+func (w walker) stand(ctx context.Context, ids []string) (all []store.Standing, err error) {
+	reply, err := w.exec.run(ctx, usageScript, ids, 0, w.limit)
+	switch {
+	case len(ids) > 1 && isCrossSlot(err): // it is known now that they lie apart
+		for _, some := range w.together(ids) {
+			part, err := w.stand(ctx, some)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, part...)
+		}
+		return all, nil
+	case err != nil:
 		return nil, err
 	}
-	pipe := node.Pipeline()
-	counts := make([]*redis.IntCmd, len(ids))
 	for i, id := range ids {
-		counts[i] = pipe.ZCount(ctx, s.prefix+id, fmt.Sprintf("(%d", now.UnixMilli()), "+inf")
-	}
-	if _, err := pipe.Exec(ctx); err != nil {
-		return nil, err
-	}
-	some := ids[:0]
-	for i, id := range ids {
-		if (counts[i].Val() > 0) == want {
-			some = append(some, id)
+		if u := usageOf(reply, i); (u.Active > 0) == w.held && (w.held || u.Waiting > 0 || u.LimitSet) {
+			all = append(all, store.Standing{ID: id, Usage: u})
 		}
 	}
-	return some, nil
+	return all, nil
 }
 
 // globEscape has SCAN take a prefix as it is.

@@ -198,9 +198,9 @@ func exercise(ctx context.Context, one, two *Store, id string) (err error) {
 	_, e = one.State(ctx, id)
 	err = errors.Join(err, e)
 	found := false
-	for other, e := range one.IDs(ctx) {
+	for st, e := range one.Walk(ctx, 2, 0) {
 		err = errors.Join(err, e)
-		found = found || other == id
+		found = found || st.ID == id
 	}
 	want("listed", found, true)
 	n, e := one.Clear(ctx, store.Clear{ID: id, SlotID: "c", TTL: time.Second})

@@ -202,8 +202,8 @@ var listTests = []subtest{
 	{name: "ids that are held, waited for or limited", needs: lister, slow: true, test: func(w *world) {
 		l := w.peer.(store.Lister)
 		if w.h.NoIDs != "" {
-			for id, err := range l.IDs(w.ctx) {
-				if id != "" || !errors.Is(err, store.ErrConfig) {
+			for st, err := range l.Walk(w.ctx, 1, 0) {
+				if id := st.ID; id != "" || !errors.Is(err, store.ErrConfig) {
 					w.Errorf("%q, %v, want an error: %s", id, err, w.h.NoIDs)
 				}
 			}
@@ -212,11 +212,14 @@ var listTests = []subtest{
 		ids := func() []string {
 			w.Helper()
 			seen := make(map[string]bool)
-			for id, err := range l.IDs(w.ctx) {
+			for st, err := range l.Walk(w.ctx, 7, time.Millisecond) {
 				if err != nil {
 					w.Fatal(err)
 				}
-				seen[id] = true
+				if u := w.usageOf(w.peer, st.ID, 7); u.Active != st.Active || u.Waiting != st.Waiting || u.Limit != st.Limit || u.LimitSet != st.LimitSet {
+					w.Errorf("%q stands so: %+v; and as it is walked over so: %+v", st.ID, u, st.Usage)
+				}
+				seen[st.ID] = true
 			}
 			return slices.Sorted(maps.Keys(seen))
 		}
@@ -249,13 +252,13 @@ var listTests = []subtest{
 		if got := ids(); !slices.Equal(got, want) {
 			w.Fatalf("ids %q\nwant %q", got, want)
 		}
-		for range l.IDs(w.ctx) {
+		for range l.Walk(w.ctx, 1, 0) {
 			break
 		}
 		over, cancel := context.WithCancel(w.ctx)
 		cancel()
 		var last error
-		for _, err := range l.IDs(over) {
+		for _, err := range l.Walk(over, 1, time.Hour) {
 			last = err
 		}
 		if !errors.Is(last, context.Canceled) {
