@@ -30,6 +30,7 @@ type Relay struct {
 	open       chan struct{}             // closed, unless the relay is a black hole
 	loseNext   int                       // replies to lose, whosesoever
 	loseWhen   func(request []byte) bool // picks the request whose reply to lose
+	muteWhen   func(request []byte) bool // picks the requests whose connections hear nothing more
 	double     int                       // replies to double, whosesoever
 	doubleHow  Copy
 	hang       Step
@@ -143,6 +144,15 @@ func (r *Relay) DropReplyWhen(match func(request []byte) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.loseWhen = match
+}
+
+// MuteWhen has the connection of every request that match accepts stay up and carry nothing more: the request is served, and its
+// reply never comes. As with DropReplyWhen match is given chunks, must be quick and must not use the relay; nil ends it, for
+// connections that are not mute yet.
+func (r *Relay) MuteWhen(match func(request []byte) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.muteWhen = match
 }
 
 // DoubleReplies delivers each of the next n replies twice, whichever connections they belong to, so that whoever does not notice is
@@ -291,6 +301,7 @@ func (r *Relay) judge(l *link, c chunk, toServer bool) fate {
 		if r.loseWhen != nil && r.loseWhen(c.data) {
 			r.loseWhen, l.loseReply = nil, true
 		}
+		l.mute = r.muteWhen != nil && r.muteWhen(c.data)
 		r.toServer += int64(len(c.data))
 		return deliver
 	case l.asked && r.hang >= AtReply:
