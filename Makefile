@@ -1,6 +1,6 @@
 # What one does here. `make` alone lists it.
 
-MODULES := . ./promsem ./otelsem ./cmd/gotsem ./screenshotd ./verify ./verify/miniredis ./verify/bench
+MODULES := . ./promsem ./otelsem ./grpcshed ./cmd/gotsem ./screenshotd ./verify ./verify/miniredis ./verify/bench
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOTESTSUM := gotest.tools/gotestsum@v1.13.0
 SECONDS := 600
@@ -47,6 +47,9 @@ uploads: ## refused uploads as clients and proxies see them, beside a bare handl
 	@scripts/deps.sh uploads
 	cd verify && go run ./uploads
 
+flood: ## large gRPC calls, 50 times what the server takes: its memory stays level; 2 minutes
+	cd grpcshed && go run ./internal/flood
+
 bench: deps ## ours and the rivals on one Redis, in turn; writes docs/performance.md
 	cd verify/bench && go run . -out ../../docs
 
@@ -59,4 +62,4 @@ release-check: ## a release of a clone, and all that comes of it: install, packa
 
 ci: lint test clients verify ## what CI runs
 
-.PHONY: help test clients deps tidy lint demo verify soak levels uploads bench lab release-check ci
+.PHONY: help test clients deps tidy lint demo verify soak levels uploads flood bench lab release-check ci

@@ -52,7 +52,7 @@ func TestDocsRun(t *testing.T) {
 	// miniredis is what a reader adds to a go.mod, and ours must not: verify/miniredis
 	// says which version the docs are about.
 	var sums, requires string
-	for _, at := range []string{".", "verify/miniredis", "promsem", "otelsem"} {
+	for _, at := range []string{".", "verify/miniredis", "promsem", "otelsem", "grpcshed"} {
 		sum, err := os.ReadFile(filepath.Join(at, "go.sum"))
 		if err != nil {
 			t.Fatal(err)
@@ -68,7 +68,7 @@ func TestDocsRun(t *testing.T) {
 			}
 		}
 	}
-	for _, ours := range []string{"", "/promsem", "/otelsem"} {
+	for _, ours := range []string{"", "/promsem", "/otelsem", "/grpcshed"} {
 		requires += fmt.Sprintf("require %s v0.0.0\nreplace %[1]s => %s\n", module+ours, root+ours)
 	}
 	// No module of ours needs gin: this is as much of it as one block uses.

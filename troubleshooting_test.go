@@ -72,8 +72,7 @@ func longest(format string) (piece string) {
 func errorsOf(f *ast.File) map[string][]string {
 	found := make(map[string][]string)
 	var within string // the function
-	var see func(n ast.Node) bool
-	see = func(n ast.Node) bool {
+	see := func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
 			within = n.Name.Name

@@ -141,7 +141,8 @@ type Options struct {
 	// text.
 	Problem bool
 
-	// Answer, if not nil, writes the refusal's body: it may add fields to h, and
+	// Answer, if not nil, writes the refusal's body, but for callers by gRPC, gRPC-Web and
+	// Connect, who are answered in their own form: it may add fields to h, and
 	// returns the body. Retry-After, Cache-Control, Connection and Content-Length
 	// are not its to set. It replaces the texts of Problem.
 	Answer func(h http.Header, r *http.Request, no Refusal) []byte

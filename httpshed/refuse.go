@@ -251,7 +251,11 @@ func (s *Shedder) refuse(w http.ResponseWriter, r *http.Request, v *verdict) {
 	now := s.now()
 	no := Refusal{Reason: v.reason, Status: a.status, Close: s.closesFor(r, v, now), Err: v.err}
 	no.ID, no.Level = v.refusing()
-	rest := s.restOf(w, r, &no)
+	form := rpcOf(r)
+	var rest *rest
+	if form != gRPC || r.ProtoMajor == 1 { // else what is sent early is no "trailers-only" any more
+		rest = s.restOf(w, r, &no)
+	}
 	if rest != nil && rest.reads {
 		defer s.lingering.Add(-1)
 	}
@@ -262,7 +266,15 @@ func (s *Shedder) refuse(w http.ResponseWriter, r *http.Request, v *verdict) {
 	}
 
 	h := w.Header()
-	if s.opt.Answer != nil {
+	status := no.Status
+	if form != noRPC {
+		a = &answer{}
+		status, a.body = s.answerRPC(h, r, form, v, &no)
+		a.kind = h["Content-Type"]
+		if a.length = nil; a.body != nil {
+			a.length = []string{strconv.Itoa(len(a.body))}
+		}
+	} else if s.opt.Answer != nil {
 		a = &answer{kind: a.kind, body: s.opt.Answer(h, r, no)}
 		a.length = []string{strconv.Itoa(len(a.body))}
 		if kind := h["Content-Type"]; kind != nil {
@@ -272,7 +284,9 @@ func (s *Shedder) refuse(w http.ResponseWriter, r *http.Request, v *verdict) {
 	h["Cache-Control"] = noStore // RFC 6585 §4: a 429 must not be cached
 	h["Content-Type"] = a.kind
 	h["X-Content-Type-Options"] = nosniff
-	h["Content-Length"] = a.length
+	if a.length != nil {
+		h["Content-Length"] = a.length
+	}
 	if no.RetryAfter >= 0 {
 		h["Retry-After"] = inSeconds(no.RetryAfter)
 	}
@@ -284,8 +298,10 @@ func (s *Shedder) refuse(w http.ResponseWriter, r *http.Request, v *verdict) {
 		h["Ratelimit-Policy"] = []string{`"` + s.opt.RateLimit + `";q=` + strconv.Itoa(v.full.Limit) + `;qu="concurrent-requests"`}
 		h["Ratelimit"] = []string{`"` + s.opt.RateLimit + `";r=0;t=` + strconv.Itoa(no.RetryAfter)}
 	}
-	w.WriteHeader(no.Status)
-	_, _ = w.Write(a.body)
+	w.WriteHeader(status)
+	if len(a.body) > 0 {
+		_, _ = w.Write(a.body)
+	}
 	if rest != nil {
 		s.linger(rest, no.Close)
 	}

@@ -10,9 +10,12 @@ import (
 	"github.com/ashfaqjani916/gotsem/httpshed"
 )
 
+// Shedder is an httpshed.Shedder, or a grpcshed.Shedder.
+type Shedder interface{ Stats() httpshed.Stats }
+
 // RegisterShedder tells of what a Shedder says at its door, under a name that tells it
 // from others, until stop is called.
-func RegisterShedder(shed *httpshed.Shedder, name string, opts ...Option) (stop func(), err error) {
+func RegisterShedder(shed Shedder, name string, opts ...Option) (stop func(), err error) {
 	c := configOf(opts)
 	leave, err := c.claim("Shedder", name)
 	if err != nil {

@@ -8,9 +8,12 @@ import (
 	"github.com/ashfaqjani916/gotsem/httpshed"
 )
 
+// Shedder is an httpshed.Shedder, or a grpcshed.Shedder.
+type Shedder interface{ Stats() httpshed.Stats }
+
 // RegisterShedder shows what a Shedder says at its door, under a name that tells it from
 // others.
-func RegisterShedder(at prometheus.Registerer, shed *httpshed.Shedder, name string) (stop func(), err error) {
+func RegisterShedder(at prometheus.Registerer, shed Shedder, name string) (stop func(), err error) {
 	if name == "" {
 		return nil, fmt.Errorf("promsem: the name is empty: it tells this Shedder from the others")
 	}
@@ -28,7 +31,7 @@ func RegisterShedder(at prometheus.Registerer, shed *httpshed.Shedder, name stri
 }
 
 type shedder struct {
-	shed                          *httpshed.Shedder
+	shed                          Shedder
 	requests, active, connections *prometheus.Desc
 }
 

@@ -188,3 +188,6 @@ func (h *Held) end() *ending {
 	h.ending.Store(e)
 	return e
 }
+
+// By reports whether h is held at door d, and not at another around it.
+func (h *Held) By(d *Door) bool { return h.door == d }
