@@ -74,14 +74,9 @@ func (quiet) Printf(context.Context, string, ...any) {}
 
 func (l *link) close() { _ = l.rdb.Close() }
 
-// semaphore is one to look in and to change with, not to acquire from: its limit
-// says nothing.
-func (l *link) semaphore(timeout, ttl time.Duration) (*gotsem.Semaphore, error) {
-	return l.semaphoreOf(1, timeout, ttl)
-}
-
-// semaphoreOf is one whose limit is said to be that of the programs that acquire.
-func (l *link) semaphoreOf(limit int, timeout, ttl time.Duration) (*gotsem.Semaphore, error) {
+// semaphore is one to look in and to change with, not to acquire from: its limit is shown
+// as that of the programs that do.
+func (l *link) semaphore(limit int, timeout, ttl time.Duration) (*gotsem.Semaphore, error) {
 	return gotsem.New(gotsem.Options{
 		Store: l.store, Limit: limit, Queue: -1, TTL: max(ttl, timeout), StoreTimeout: timeout,
 		Outage: gotsem.Closed, Logger: slog.New(slog.DiscardHandler), // its errors come back

@@ -38,7 +38,7 @@ func (l *looking) doWith(a *app, limit int, ttl time.Duration, f func(context.Co
 		return err
 	}
 	defer link.close()
-	sem, err := link.semaphoreOf(limit, l.Timeout, ttl)
+	sem, err := link.semaphore(limit, l.Timeout, ttl)
 	if err != nil {
 		return fmt.Errorf("--timeout or --ttl: %w", err)
 	}

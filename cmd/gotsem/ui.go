@@ -54,7 +54,7 @@ func (c *uiCmd) Run(a *app) error {
 		return err
 	}
 	defer link.close()
-	sem, err := link.semaphoreOf(max(c.Limit, 1), c.Timeout, 0)
+	sem, err := link.semaphore(max(c.Limit, 1), c.Timeout, 0)
 	if err != nil {
 		return fmt.Errorf("--timeout or --limit: %w", err)
 	}
