@@ -1,6 +1,6 @@
 # What one does here. `make` alone lists it.
 
-MODULES := . ./promsem ./otelsem ./grpcshed ./cmd/gotsem ./screenshotd ./verify ./verify/miniredis ./verify/bench
+MODULES := . ./promsem ./otelsem ./grpcshed ./examples ./cmd/gotsem ./screenshotd ./verify ./verify/miniredis ./verify/bench
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOTESTSUM := gotest.tools/gotestsum@v1.13.0
 SECONDS := 600

@@ -45,6 +45,10 @@ type Transport struct {
 	// Key names the upstream. Nil: the host and port of the URL.
 	Key func(*http.Request) (string, error)
 
+	// Also, if not nil, names further ids of which a request holds a slot, as
+	// Options.Also does: of the tenant on whose behalf it is sent, of a model.
+	Also func(*http.Request) []string
+
 	// Wait is the most that a request waits in line for its slot. 0: it does not
 	// wait. A request that gets none fails with the semaphore's error, such as
 	// gotsem.ErrFull.
@@ -128,7 +132,11 @@ func closeBody(r *http.Request) {
 
 // once sends r once, with a slot that its response holds.
 func (t *Transport) once(r *http.Request, id string) (_ *http.Response, err error) {
-	lease, err := door.Acquire(r.Context(), t.Semaphore, door.Asker{ID: id, Weight: 1}, t.Wait)
+	asker := door.Asker{ID: id, Weight: 1}
+	if t.Also != nil {
+		asker.Also = t.Also(r)
+	}
+	lease, err := door.Acquire(r.Context(), t.Semaphore, asker, t.Wait)
 	if err != nil {
 		closeBody(r)
 		return nil, fmt.Errorf("httpshed: not sent: %w", err)

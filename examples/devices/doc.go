@@ -1,0 +1,2 @@
+// Package devices is a script; see README.md.
+package devices

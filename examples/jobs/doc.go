@@ -1,0 +1,2 @@
+// Package jobs is a manifest; see README.md.
+package jobs
