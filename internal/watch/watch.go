@@ -190,6 +190,9 @@ func (w *Watch) walk(ctx context.Context) {
 		if ctx.Err() == nil { // what was broken off says nothing
 			w.finish(failed)
 		}
+		if ctx.Err() == nil && failed == nil {
+			w.forget(began)
+		}
 		_ = store.Rest(ctx, max(between, time.Since(began)/10))
 	}
 }
@@ -288,6 +291,17 @@ func (w *Watch) count() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.state.Seen++
+}
+
+// forget drops the ids that were not seen since a walk began that has come to its end.
+func (w *Watch) forget(began time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, r := range w.rows {
+		if r.At.Before(began) {
+			delete(w.rows, id)
+		}
+	}
 }
 
 // finish ends a walk, with the error that broke it off, if one did.

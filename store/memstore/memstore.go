@@ -349,12 +349,20 @@ func (s *Store) Waiters(ctx context.Context, id string, n int) ([]store.Waiter, 
 	return out, nil
 }
 
+// walkPiece is how many ids, at least, there are between two pauses of a walk.
+const walkPiece = 50
+
 // Walk implements store.Lister. It looks at one shard at a time, and does not
 // hold its lock while the caller looks at an id.
 func (s *Store) Walk(ctx context.Context, limit int, pause time.Duration) iter.Seq2[store.Standing, error] {
 	return func(yield func(store.Standing, error) bool) {
+		listed := 0
 		for i := range s.shards {
-			if err := store.Rest(ctx, pause); err != nil {
+			rest := time.Duration(0)
+			if listed >= walkPiece {
+				rest, listed = pause, 0
+			}
+			if err := store.Rest(ctx, rest); err != nil {
 				yield(store.Standing{}, err)
 				return
 			}
@@ -368,6 +376,7 @@ func (s *Store) Walk(ctx context.Context, limit int, pause time.Duration) iter.S
 				}
 			}
 			s.unlock(sh)
+			listed += len(all)
 			for _, st := range all {
 				if !yield(st, nil) {
 					return

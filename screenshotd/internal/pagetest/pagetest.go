@@ -50,12 +50,12 @@ const patience = 30 * time.Second
 
 // Browser is a Chromium with a profile of its own.
 type Browser struct {
-	t    *testing.T
+	t    testing.TB
 	root context.Context
 }
 
 // Start starts a Chromium that ends with the test. That there is none fails it.
-func Start(t *testing.T) *Browser {
+func Start(t testing.TB) *Browser {
 	t.Helper()
 	path, err := browser.Find("")
 	if err != nil {
@@ -98,7 +98,7 @@ func Views() []View {
 
 // Page is a tab with a page in it.
 type Page struct {
-	t   *testing.T
+	t   testing.TB
 	ctx context.Context
 
 	mu     sync.Mutex
@@ -110,7 +110,7 @@ const witness = `window.pagetestViolations = [];
 document.addEventListener("securitypolicyviolation", (e) => window.pagetestViolations.push(e.violatedDirective + " " + e.blockedURI + " " + e.sample));`
 
 // Open opens a page in a browser context of its own.
-func (b *Browser) Open(t *testing.T, url string, v View) *Page {
+func (b *Browser) Open(t testing.TB, url string, v View) *Page {
 	t.Helper()
 	p := &Page{t: t}
 	ctx, end := chromedp.NewContext(b.root, chromedp.WithNewBrowserContext(), chromedp.WithListener(p.hear))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -547,4 +548,60 @@ func TestAPausedPageAsksNothing(t *testing.T) {
 		t.Errorf("paused, it asked %d times within an hour", n)
 	}
 	p.Quiet("503 (Service Unavailable)")
+}
+
+// BenchmarkFirstPaint is of the overview of 20,000 ids, beside a page of as many bytes with
+// nothing in it: go test -run - -bench FirstPaint ./internal/pagetest
+func BenchmarkFirstPaint(b *testing.B) {
+	sem, err := gotsem.New(gotsem.Options{Limit: 3})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer sem.Close()
+	for i := range 20_000 {
+		if _, err := sem.Try(b.Context(), fmt.Sprint("id", i)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	page, err := semui.New(semui.Options{Semaphore: sem, Authorize: semui.ViewOnly})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer page.Close()
+	size := 0
+	for _, file := range []string{"/", "/assets/semui.css", "/assets/semui.js"} {
+		w := httptest.NewRecorder()
+		page.ServeHTTP(w, httptest.NewRequest("GET", file, nil))
+		size += w.Body.Len()
+	}
+	empty := []byte("<!doctype html><title>empty</title><p>nothing<!--" + strings.Repeat(" ", size) + "-->")
+	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/empty") {
+			w.Header().Set("Content-Type", "text/html")
+			_, _ = w.Write(empty)
+			return
+		}
+		page.ServeHTTP(w, r)
+	}))
+	defer ts.Close()
+	defer page.Close()
+	browser := pagetest.Start(b)
+	var paint [2][]float64
+	for b.Loop() {
+		for i, path := range []string{"/empty", "/"} {
+			p := browser.Open(b, ts.URL+path, pagetest.View{})
+			p.Await("something to be seen", `performance.getEntriesByName("first-contentful-paint").length === 1`)
+			paint[i] = append(paint[i], pagetest.Eval[float64](p, `performance.getEntriesByName("first-contentful-paint")[0].startTime`))
+			if i == 1 {
+				p.Await("rows", `document.querySelectorAll("#rows tr").length > 0`)
+				b.ReportMetric(pagetest.Eval[float64](p, `performance.now()`), "ms-to-rows")
+			}
+		}
+	}
+	slices.Sort(paint[0])
+	slices.Sort(paint[1])
+	bare, ours := paint[0][len(paint[0])/2], paint[1][len(paint[1])/2]
+	b.ReportMetric(bare, "ms-empty")
+	b.ReportMetric(ours, "ms-overview")
+	b.ReportMetric(ours/bare, "ratio")
 }
